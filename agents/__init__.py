@@ -1,0 +1,1 @@
+"""Who decides: heuristics, policies, and the algorithms that train them."""

@@ -1,0 +1,1 @@
+"""Tensors and kernels: table specs, and the modules that hold tables."""

@@ -1,0 +1,1 @@
+"""The decision problem: placing tables on devices, as Gymnasium environments."""

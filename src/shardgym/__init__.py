@@ -1,0 +1,5 @@
+"""shardgym: place recommender embedding tables on devices, on a cost model fitted to measured kernels."""
+
+from shardgym.version import __version__
+
+__all__ = ["__version__"]
