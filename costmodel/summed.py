@@ -1,0 +1,52 @@
+"""Cost models whose device cost is a function of the SUM of its tables' states.
+
+DreamShard's network, an additive model and a roofline all have this form. It is what makes placement fast to
+search: a table is encoded once, and moving it updates two running sums.
+"""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardgym.costmodel.placement import UNPLACED, Placement, StepCost, Task
+
+
+class SummedCostModel(ABC):
+    """A cost model given by table states and a function of their sums on the devices."""
+
+    @abstractmethod
+    def table_states(self, task: Task) -> NDArray[np.float32]:
+        """What each table adds to its device's state, (T, H)."""
+
+    @abstractmethod
+    def device_costs(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
+        """Phase costs of the devices of one or many placements.
+
+        Args:
+            states: (..., D, H), the summed table states on each device. An empty device has the zero state.
+            task: what the states were encoded from.
+
+        Returns:
+            (..., D, 4) ms in the order of `PHASES`, zero on an empty device.
+        """
+
+    def cost(self, task: Task, placement: Placement) -> StepCost:
+        """Cost of one placement; phases (D, 4)."""
+        return StepCost(self.costs(task, np.array([placement.devices])).phases[0])
+
+    def costs(self, task: Task, owners: NDArray[np.integer]) -> StepCost:
+        """Costs of N placements, owners (N, T) with `UNPLACED` allowed; phases (N, D, 4)."""
+        return StepCost(self.device_costs(summed_states(self.table_states(task), owners, task.devices), task))
+
+    def single_table_costs(self, task: Task) -> NDArray[np.float32]:
+        """Step cost of each table alone on a device, (T,) ms."""
+        alone = self.table_states(task)[:, None, :]  # (T, 1 device, H)
+        return self.device_costs(alone, task).sum(axis=(1, 2))
+
+
+def summed_states(states: NDArray[np.float32], owners: NDArray[np.integer], devices: int) -> NDArray[np.float32]:
+    """Sum table states (T, H) over the owners (N, T) of each placement: (N, D, H)."""
+    on_device = owners[:, None, :] == np.arange(devices)[None, :, None]  # (N, D, T); UNPLACED matches none
+    assert UNPLACED < 0
+    return on_device.astype(np.float32) @ states
