@@ -1,0 +1,60 @@
+"""The additive baseline: a device costs a launch plus a learned cost of each table."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from shardgym.costmodel.placement import PHASES, Task
+from shardgym.costmodel.samples import Sample
+from shardgym.costmodel.summed import SummedCostModel
+from shardgym.embeddings.tables import TableSpec
+
+
+class AdditiveCost(SummedCostModel):
+    """Non-negative least squares on the tables' count, look-ups, traffic and pooled output.
+
+    Args:
+        coefficients: (2, 4) ms a unit, forward and backward; the units are `work`'s columns.
+        overhead: (2,) ms of a launch.
+    """
+
+    def __init__(self, coefficients: NDArray[np.float64], overhead: NDArray[np.float64]) -> None:
+        self.coefficients = coefficients
+        self.overhead = overhead
+
+    @classmethod
+    def fit(cls, samples: Sequence[Sample]) -> "AdditiveCost":
+        """Fit to measured samples, weighting each by its inverse cost so that relative errors count."""
+        sums = np.array([work(sample.tables, sample.batch_size).sum(axis=0) for sample in samples])
+        design = np.concatenate([np.ones((len(samples), 1)), sums], axis=1)
+        solutions = []
+        for phase in ("forward_ms", "backward_ms"):
+            weight = 1 / np.array([getattr(sample, phase) for sample in samples])
+            solutions.append(nnls(design * weight[:, None], np.ones(len(samples)))[0])
+        overhead, coefficients = np.array(solutions)[:, 0], np.array(solutions)[:, 1:]
+        return cls(coefficients, overhead)
+
+    def table_states(self, task: Task) -> NDArray[np.float32]:
+        """(T, 3): forward ms, backward ms, and a count of one."""
+        costs = work(task.tables, task.batch_size) @ self.coefficients.T  # (T, 2)
+        return np.concatenate([costs, np.ones((len(costs), 1))], axis=1).astype(np.float32)
+
+    def device_costs(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
+        """Phases of devices, (..., D, 3) to (..., D, 4) ms."""
+        compute = states[..., :2] + self.overhead * (states[..., 2:] > 0)
+        costs = np.zeros((*compute.shape[:-1], len(PHASES)), dtype=np.float32)
+        costs[..., PHASES.index("forward")] = compute[..., 0]
+        costs[..., PHASES.index("backward")] = compute[..., 1]
+        return costs
+
+
+def work(tables: Sequence[TableSpec], batch_size: int) -> NDArray[np.float64]:
+    """What a table asks of a device, (T, 4): one table, ids looked up, numbers read, numbers pooled."""
+    return np.array(
+        [
+            (1.0, batch_size * t.pooling, batch_size * t.pooling * t.dim, batch_size * t.dim)
+            for t in tables
+        ]
+    )  # fmt: skip

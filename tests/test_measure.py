@@ -1,0 +1,190 @@
+"""Measuring, the folder of samples, and the fitted models."""
+
+import math
+import os
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from shardgym.costmodel.additive import AdditiveCost
+from shardgym.costmodel.fit import FitOptions, fit_network, padded, phase_errors, split_samples
+from shardgym.costmodel.groups import GroupDesign
+from shardgym.costmodel.hardware import Hardware, this_hardware
+from shardgym.costmodel.learned import LearnedCost
+from shardgym.costmodel.measure import Meter, Timing, measure_design
+from shardgym.costmodel.placement import Placement, Task
+from shardgym.costmodel.samples import Sample, SampleFolder, one_hardware
+from shardgym.dataio.index_draw import draw_indices
+from shardgym.dataio.synthetic import dlrm_like
+from shardgym.embeddings.errors import InputError
+from shardgym.embeddings.shard import EmbeddingShard
+from shardgym.embeddings.tables import TableSpec
+
+SMALL = tuple(replace(t, rows=min(t.rows, 2000), pooling=min(t.pooling, 5.0)) for t in dlrm_like(12, seed=1))
+QUICK = Timing(warm_up=1, repeats=2, batches=1)
+
+
+def design(seed=0):
+    return GroupDesign((SMALL,), batch_size=64, max_tables=6, max_bytes=2**24, seed=seed)
+
+
+def made_up_samples(count, seed=0):
+    """Samples whose cost is a known function: fusion makes it less than additive."""
+    rng = np.random.default_rng(seed)
+    samples = []
+    for index in range(count):
+        tables = design(seed).group(index)
+        traffic = sum(t.pooling * t.dim for t in tables)
+        forward = 0.1 + 0.01 * traffic**0.8
+        noise = rng.normal(1, 0.01, size=2)
+        hardware = Hardware("cpu", "made up", 1, 1, "torch", "torch 0")
+        samples.append(
+            Sample(index, tables, 64, forward * noise[0], 2 * forward * noise[1], 0.01, 0.01, 2, 1.0, hardware)
+        )
+    return samples
+
+
+def test_a_mixed_shard_equals_each_table_alone():
+    tables = [TableSpec("a", 30, 4), TableSpec("b", 20, 8, dtype="fp16"), TableSpec("c", 10, 4, pooling=2.5)]
+    shard = EmbeddingShard(tables)
+    for op in shard.ops:
+        for weight in op.weights():
+            weight.data.copy_(torch.randn(weight.shape))
+    by_table = {t: w for members, op in zip(shard.members, shard.ops) for t, w in zip(members, op.weights())}
+    indices, offsets = draw_indices(tables, 16, np.random.default_rng(0))
+    expected = []
+    for t, table in enumerate(tables):
+        starts = offsets[t * 16 : t * 16 + 17]
+        ids = indices[starts[0] : starts[-1]]
+        weight = by_table[t].detach().float()
+        bags = [weight[ids[b - starts[0] : e - starts[0]]].sum(0) for b, e in pairwise(starts)]
+        expected.append(torch.stack(bags).view(16, table.dim))
+    torch.testing.assert_close(shard(indices, offsets), torch.cat(expected, dim=1), rtol=1e-3, atol=1e-3)
+
+
+def test_groups_depend_on_seed_and_index_alone_and_fit():
+    for index in range(30):
+        group = design().group(index)
+        assert group == design().group(index)
+        assert 1 <= len(group) <= 6
+        assert sum(t.bytes() for t in group) <= 2**24
+    assert any(design().group(k) != design(seed=1).group(k) for k in range(5))
+
+
+def test_measuring_resumes_where_it_stopped(tmp_path):
+    folder = SampleFolder(tmp_path)
+    first = list(measure_design(design(), folder, Meter(timing=QUICK), seconds=60, groups=3))
+    second = list(measure_design(design(), folder, Meter(timing=QUICK), seconds=60, groups=5))
+    assert [s.index for s in first + second] == [0, 1, 2, 3, 4]
+    assert folder.read() == first + second
+    assert len(list(tmp_path.iterdir())) == 1
+    assert all(s.forward_ms > 0 and s.backward_ms > 0 for s in folder.read())
+
+
+def test_another_design_is_refused_in_the_same_folder(tmp_path):
+    list(measure_design(design(), SampleFolder(tmp_path), Meter(timing=QUICK), seconds=60, groups=2))
+    with pytest.raises(InputError, match="another design"):
+        list(measure_design(design(seed=7), SampleFolder(tmp_path), Meter(timing=QUICK), seconds=60, groups=4))
+
+
+def test_a_crash_while_compacting_loses_and_doubles_nothing(tmp_path):
+    samples = made_up_samples(4)
+    folder = SampleFolder(tmp_path)
+    for sample in samples:
+        folder.append([sample])
+    folder.append(samples)  # merged, but the single parts not yet removed
+    assert folder.read() == samples
+    folder.compact()
+    assert folder.read() == samples
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["forward_ms", "backward_spread", "reference_ms"])
+@pytest.mark.parametrize("value", [math.nan, -1.0])
+def test_an_impossible_value_names_part_and_column(tmp_path, name, value):
+    SampleFolder(tmp_path).append([replace(made_up_samples(1)[0], **{name: value})])
+    with pytest.raises(InputError, match=rf"part-.*{name}"):
+        SampleFolder(tmp_path).read()
+
+
+def test_damaged_folders_say_what_to_do(tmp_path):
+    folder = SampleFolder(tmp_path)
+    with pytest.raises(InputError, match="holds no samples; run `shardgym measure"):
+        folder.read()
+    folder.append(made_up_samples(3))
+    part = next(tmp_path.iterdir())
+    content = part.read_bytes()
+    part.write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputError, match=rf"{part.name}.*not a whole Parquet file; delete it"):
+        folder.read()
+    pq.write_table(pa.table({"index": [1]}), part)
+    with pytest.raises(InputError, match="column 'tables' is missing"):
+        folder.read()
+
+
+def test_mixed_hardware_is_refused(tmp_path):
+    samples = made_up_samples(2)
+    other = replace(samples[1], hardware=replace(samples[1].hardware, threads=2))
+    assert one_hardware(samples, tmp_path) == samples[0].hardware
+    with pytest.raises(InputError, match="own folder"):
+        one_hardware([samples[0], other], tmp_path)
+
+
+def test_the_network_learns_a_cost_that_is_not_additive():
+    split = split_samples(made_up_samples(400), held_out=0.2, seed=0)
+    network = fit_network(split.train, FitOptions(epochs=200))
+    errors, additive = phase_errors(network, split.test), phase_errors(AdditiveCost.fit(split.train), split.test)
+    assert errors["step"].median_ape < 0.05
+    assert errors["step"].median_ape < additive["step"].median_ape
+    assert errors["step"].kendall_tau > 0.9
+
+
+def test_too_few_samples_to_fit():
+    with pytest.raises(InputError, match="5 samples are too few"):
+        split_samples(made_up_samples(5), 0.2, 0)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return fit_network(made_up_samples(60), FitOptions(epochs=5))
+
+
+def test_network_and_cost_model_agree_and_ignore_padding_and_order(fitted):
+    samples = made_up_samples(6)
+    features, present, _ = padded(samples)
+    with torch.no_grad():
+        by_network = fitted.network(features, present).numpy()
+    for sample, expected in zip(samples, by_network):
+        for tables in (sample.tables, sample.tables[::-1]):
+            cost = fitted.cost(Task(tables, (2**40, 2**40), 64), Placement((1,) * len(tables)))
+            np.testing.assert_allclose([cost.phase("forward")[1], cost.phase("backward")[1]], expected, rtol=1e-5)
+            assert cost.phases[0].tolist() == [0, 0, 0, 0]
+
+
+def test_adding_a_table_never_lowers_a_cost(fitted):
+    rng = np.random.default_rng(0)
+    task = Task(SMALL, (2**40,), 64)
+    owners = rng.integers(-1, 1, size=(200, len(SMALL)))
+    more = np.where(np.arange(len(SMALL)) == rng.integers(len(SMALL), size=(200, 1)), 0, owners)
+    assert (fitted.costs(task, more).phases >= fitted.costs(task, owners).phases).all()
+
+
+def test_model_file_round_trips_and_guards_its_hardware(fitted, tmp_path):
+    path = tmp_path / "model.pt"
+    fitted.save(path)
+    loaded = LearnedCost.load(path)
+    task = Task(SMALL, (2**40,), 64)
+    owners = np.zeros((1, len(SMALL)), dtype=int)
+    assert (loaded.costs(task, owners).phases == fitted.costs(task, owners).phases).all()
+    with pytest.raises(InputError, match=r"fitted on made up .*--any-hardware"):
+        LearnedCost.load(path, here=this_hardware())
+    path.write_bytes(os.urandom(100))
+    with pytest.raises(InputError, match=r"model\.pt: is not a cost model"):
+        LearnedCost.load(path)
+    with pytest.raises(InputError, match="no such cost model"):
+        LearnedCost.load(tmp_path / "none.pt")
