@@ -42,7 +42,7 @@ class GroupDesign:
         pool = self.pools[index % len(self.pools)]
         most = min(self.max_tables, len(pool))
         size = int(np.exp(rng.uniform(0, np.log(most + 1))))
-        return fitting(pool, rng.permutation(len(pool)), size, self.max_bytes)
+        return fitting(pool, rng.permutation(len(pool)).tolist(), size, self.max_bytes)
 
 
 def fitting(pool: Sequence[TableSpec], order: Sequence[int], size: int, max_bytes: int) -> tuple[TableSpec, ...]:

@@ -24,17 +24,19 @@ class CostNetwork(nn.Module):
 
     PHASES = 2  # forward, backward
 
+    mean: Tensor
+    scale: Tensor
+
     def __init__(self, features: int, hidden: int = 64, state: int = 32) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("scale", torch.ones(features))
-        self.encoder = nn.Sequential(
-            nn.Linear(features, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), nn.Linear(hidden, state)
-        )
+        last = nn.Linear(hidden, state)
+        self.encoder = nn.Sequential(nn.Linear(features, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), last)
         self.head_in = PositiveLinear(state, hidden)
         self.head_out = PositiveLinear(hidden, self.PHASES)
         # Begin near the tenth of a millisecond that a launch costs, not near one.
-        nn.init.constant_(self.encoder[-1].bias, -3.0)
+        nn.init.constant_(last.bias, -3.0)
         nn.init.constant_(self.head_out.bias, -5.0)
 
     def set_normalisation(self, features: Tensor) -> None:

@@ -4,7 +4,7 @@
 `TorchBags` otherwise: the same layout and the same update, slower.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -73,7 +73,8 @@ class TableBatchedBags(nn.Module):
 
     def weights(self) -> list[Tensor]:
         """The tables' weights (rows, dim), which share memory with the op."""
-        return self.op.split_embedding_weights()
+        split: Callable[[], list[Tensor]] = self.op.split_embedding_weights  # type: ignore[assignment]
+        return split()
 
 
 def dense_dtype(tables: Sequence[TableSpec]) -> str:
@@ -135,6 +136,8 @@ class TorchBags(nn.Module):
         super().__init__()
         self.learning_rate = learning_rate
         self.tables = list(tables)
+        self.flat: Tensor
+        self.row_states: Tensor
         self.register_buffer("flat", weights)
         self.register_buffer("row_states", states)
         # The backward reads this to run at all: the weights themselves carry no gradient.
