@@ -1,10 +1,13 @@
 """Finding equal rows of a batch: by a vectorised hash with verified bytes, or by comparing neighbours (RecD's O3)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from shardgym.embeddings.jagged import KeyedJaggedTensor
 from shardgym.embeddings.jagged_ops import jagged_index_select
+from shardgym.embeddings.kernels.build import load_kernel
 
 _MIX = 0x2545F4914F6CDD1D
 _SPREAD = -0x61C8864680B583EB  # the golden ratio's bits, as a signed 64-bit number
@@ -24,6 +27,19 @@ def unique_rows(kjt: KeyedJaggedTensor, rows_sorted: bool = False) -> tuple[Tens
     if B == 0 or not kjt.keys():
         nothing = torch.zeros(B, dtype=torch.int64)
         return nothing[: min(B, 1)], nothing
+    kernel: Any = load_kernel("dedup_cpu")
+    if kernel is not None and kjt.device().type == "cpu":
+        weights = kjt.weights_or_none()
+        weights = None if weights is None else weights.contiguous()
+        return kernel.unique_rows(
+            kjt.values().contiguous(), weights, kjt.offsets().long().contiguous(), len(kjt.keys()), rows_sorted
+        )
+    return unique_rows_reference(kjt, rows_sorted)
+
+
+def unique_rows_reference(kjt: KeyedJaggedTensor, rows_sorted: bool = False) -> tuple[Tensor, Tensor]:
+    """`unique_rows` on torch alone; there is at least one row and key."""
+    B = kjt.stride()
     if rows_sorted:
         rows = torch.arange(1, B)
         starts = torch.cat([torch.ones(1, dtype=torch.bool), ~_same_rows(kjt, rows, rows - 1)])
@@ -57,14 +73,14 @@ def row_hashes(kjt: KeyedJaggedTensor) -> Tensor:
     """A 64-bit hash of each row's lists over all keys, lengths and weights included: (B,) int64."""
     F, B = len(kjt.keys()), kjt.stride()
     offsets, lengths = kjt.offsets().long(), kjt.lengths().long()
-    bits = _bits(kjt.values())
+    words = bits(kjt.values())
     weights = kjt.weights_or_none()
     if weights is not None:
-        bits = bits * _MIX + _bits(weights)
-    place = torch.arange(bits.numel()) - torch.repeat_interleave(offsets[:-1], lengths, output_size=bits.numel())
-    mixed = _mix(bits + _mix(place + 1))
+        words = words * _MIX + bits(weights)
+    place = torch.arange(words.numel()) - torch.repeat_interleave(offsets[:-1], lengths, output_size=words.numel())
+    mixed = _mix(words + _mix(place + 1))
     # Sums wrap around, so differences of the running sum are exact.
-    running = torch.zeros(bits.numel() + 1, dtype=torch.int64)
+    running = torch.zeros(words.numel() + 1, dtype=torch.int64)
     torch.cumsum(mixed, 0, out=running[1:])
     lists = running[offsets[1:]] - running[offsets[:-1]]
     lists = _mix(lists + lengths).view(F, B)  # (F * B,) -> (F, B)
@@ -72,7 +88,7 @@ def row_hashes(kjt: KeyedJaggedTensor) -> Tensor:
     return (lists * salts.unsqueeze(1)).sum(0)
 
 
-def _bits(numbers: Tensor) -> Tensor:
+def bits(numbers: Tensor) -> Tensor:
     """The bits of each number as an int64."""
     if numbers.is_floating_point():
         numbers = numbers.contiguous().view({8: torch.int64, 4: torch.int32, 2: torch.int16}[numbers.element_size()])
@@ -96,8 +112,8 @@ def _same_rows(kjt: KeyedJaggedTensor, left: Tensor, right: Tensor) -> Tensor:
     for tensor in (kjt.values(), kjt.weights_or_none()):
         if tensor is None or candidates.numel() == 0:
             continue
-        ours, lengths = jagged_index_select(_bits(tensor), kjt.offsets(), a[candidates])
-        theirs, _ = jagged_index_select(_bits(tensor), kjt.offsets(), b[candidates])
+        ours, lengths = jagged_index_select(bits(tensor), kjt.offsets(), a[candidates])
+        theirs, _ = jagged_index_select(bits(tensor), kjt.offsets(), b[candidates])
         owner = torch.repeat_interleave(candidates, lengths.long())
         same[owner[ours != theirs]] = False
     return same.view(F, M).all(0)  # (F * M,) -> (M,)

@@ -1,7 +1,7 @@
 """What deduplicated batches share: feature groups, each holding its keys' lists in its own form."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -55,7 +55,10 @@ class Group(Protocol):
         ...
 
 
-class GroupedJaggedTensor:
+GroupT = TypeVar("GroupT", bound=Group)
+
+
+class GroupedJaggedTensor(Generic[GroupT]):
     """A batch as feature groups. The order of the keys is its own, whatever the groups' order.
 
     Args:
@@ -72,7 +75,7 @@ class GroupedJaggedTensor:
 
     def __init__(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[GroupT],
         keys: Sequence[str] | None = None,
         stride: int | None = None,
         validate: bool = True,
@@ -107,7 +110,7 @@ class GroupedJaggedTensor:
         tensors = self.tensors()
         return tensors[0].device if tensors else torch.device("cpu")
 
-    def group_of(self, key: str) -> Group:
+    def group_of(self, key: str) -> GroupT:
         """The group that holds a key.
 
         Raises:
@@ -142,7 +145,7 @@ class GroupedJaggedTensor:
             key_position(self._keys, key)
         return self._with(self._groups_of(set(keys)), keys)
 
-    def _groups_of(self, wanted: set[str]) -> Iterator[Group]:
+    def _groups_of(self, wanted: set[str]) -> Iterator[GroupT]:
         for group in self.groups:
             kept = [key for key in group.keys if key in wanted]
             if len(kept) == len(group.keys):
@@ -150,7 +153,7 @@ class GroupedJaggedTensor:
             elif kept:
                 yield group.select(kept)
 
-    def _with(self, groups: Iterable[Group], keys: Sequence[str]) -> Self:
+    def _with(self, groups: Iterable[GroupT], keys: Sequence[str]) -> Self:
         return type(self)(tuple(groups), keys, stride=self._stride, validate=False)
 
     def permute(self, indices: Sequence[int]) -> Self:

@@ -14,6 +14,7 @@ from shardgym.embeddings.errors import InputError
 from shardgym.embeddings.grouped import GroupedJaggedTensor
 from shardgym.embeddings.jagged import KeyedJaggedTensor
 from shardgym.embeddings.jagged_checks import check_integers, check_keys, check_same_stride
+from shardgym.embeddings.jagged_ops import expand_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,11 @@ class FeatureGroup:
         """Rows over unique rows, RecD's DedupeFactor; 1 for no rows."""
         return self.stride() / self.unique_rows() if self.unique_rows() else 1.0
 
+    def expanded_values(self) -> int:
+        """Values that the expanded lists hold."""
+        per_row = self.unique.lengths().view(len(self.keys), self.unique_rows()).sum(0)  # (F * U,) -> (U,)
+        return int(self.rows(per_row).sum())
+
     def check(self) -> None:
         """The inverse names unique rows only, and every one of them.
 
@@ -66,7 +72,7 @@ class FeatureGroup:
 
     def rows(self, per_unique: Tensor) -> Tensor:
         """Values of unique rows (U, ...) -> of every row (B, ...)."""
-        return per_unique if self.inverse is None else per_unique.index_select(0, self.inverse)
+        return per_unique if self.inverse is None else expand_rows(per_unique, self.inverse)
 
     def expand(self) -> KeyedJaggedTensor:
         """The lists of every row, duplicates included."""
@@ -95,7 +101,7 @@ class FeatureGroup:
         return self.unique.tensors() + ([] if self.inverse is None else [self.inverse])
 
 
-class InverseKeyedJaggedTensor(GroupedJaggedTensor):
+class InverseKeyedJaggedTensor(GroupedJaggedTensor[FeatureGroup]):
     """A batch whose feature groups each hold unique lists and one inverse.
 
     Args:
@@ -108,7 +114,6 @@ class InverseKeyedJaggedTensor(GroupedJaggedTensor):
         InputError: names the group or key that does not fit.
     """
 
-    groups: tuple[FeatureGroup, ...]
     group_types = (FeatureGroup,)
 
     @classmethod
@@ -167,15 +172,7 @@ class InverseKeyedJaggedTensor(GroupedJaggedTensor):
     def factor(self) -> float:
         """Values of the expanded batch over values held, 1 for none."""
         held = sum(group.unique.values().shape[0] for group in self.groups)
-        return self.expanded_values() / held if held else 1.0
-
-    def expanded_values(self) -> int:
-        """Values that the expanded batch would hold."""
-        total = 0
-        for group in self.groups:
-            lengths = group.unique.lengths().view(len(group.keys), group.unique_rows()).sum(0)  # (F * U,) -> (U,)
-            total += int(group.rows(lengths).sum())
-        return total
+        return sum(group.expanded_values() for group in self.groups) / held if held else 1.0
 
 
 def _deduplicated(kjt: KeyedJaggedTensor, rows_sorted: bool, least_factor: float) -> FeatureGroup:

@@ -1,7 +1,11 @@
 """Operations on jagged data held as flat values and lengths; nothing is padded."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from shardgym.embeddings.kernels.build import load_kernel
 
 
 def offsets_from_lengths(lengths: Tensor) -> Tensor:
@@ -42,4 +46,43 @@ def jagged_index_select(values: Tensor, offsets: Tensor, index: Tensor) -> tuple
     index = index.long()
     starts = offsets.index_select(0, index)
     lengths = offsets.index_select(0, index + 1) - starts
+    if _kernel_serves(values):
+        return _SelectRows.apply(values, offsets.long(), index), lengths
     return values.index_select(0, window_positions(starts, lengths)), lengths
+
+
+def expand_rows(per_unique: Tensor, inverse: Tensor) -> Tensor:
+    """Rows of unique values (U, ...) for every row of the batch: (B, ...); differentiable.
+
+    The gradient sums the rows that share a unique row in their order in the batch, whatever the threads.
+    """
+    if _kernel_serves(per_unique) and per_unique.requires_grad:
+        every_row = torch.arange(per_unique.shape[0] + 1)
+        return _SelectRows.apply(per_unique, every_row, inverse.long())
+    return per_unique.index_select(0, inverse)
+
+
+def _kernel_serves(values: Tensor) -> bool:
+    if values.device.type != "cpu" or load_kernel("dedup_cpu") is None:
+        return False
+    return not values.requires_grad or values.dtype in (torch.float32, torch.float64)
+
+
+class _SelectRows(torch.autograd.Function):
+    """Whole-row gather, compiled; its gradient is the compiled sum over the picks of each row."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, offsets: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(offsets, index)
+        ctx.shape = values.shape
+        kernel: Any = load_kernel("dedup_cpu")
+        return kernel.select_rows(values.contiguous(), offsets.contiguous(), index.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        offsets, index = ctx.saved_tensors
+        kernel: Any = load_kernel("dedup_cpu")
+        grad = grads[0].contiguous()
+        # (T', ...) -> (T', D), D the numbers a value
+        flat = grad.reshape(grad.shape[0], ctx.shape[1:].numel())
+        return kernel.sum_rows(flat, offsets.contiguous(), index.contiguous()).view(ctx.shape), None, None

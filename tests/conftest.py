@@ -4,11 +4,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # The benchmarks stand beside the package, not in it; tests share their way to the public data.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.public_data import public_data
+
+# Timing never decides a test.
+settings.register_profile("shardgym", deadline=None)
+settings.load_profile("shardgym")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from shardgym.embeddings.errors import InputError
 from shardgym.embeddings.jagged import JaggedTensor, KeyedJaggedTensor
-from shardgym.embeddings.jagged_ops import jagged_index_select
+from shardgym.embeddings.jagged_ops import expand_rows, jagged_index_select
 from tests.jagged_strategies import batches, bits, kjt_of
 
 ROWS = {"clicks": [[1, 2], [], [3]], "tags": [[4], [5, 6], []]}
@@ -65,6 +65,26 @@ def test_index_select_takes_whole_rows(kjt, wanted):
         rows = dense(kjt[key])
         assert dense(picked[key]) == [rows[row] for row in wanted]
     assert picked.stride() == len(wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(batches(), st.lists(st.integers(0, 8), max_size=9))
+def test_gathers_agree_with_torch_forward_and_backward(dtype, kjt, wanted):
+    index = torch.tensor([row for row in wanted if row < kjt.stride()], dtype=torch.int64)
+    offsets = kjt.offsets()[: kjt.stride() + 1]
+    values = torch.randn(int(offsets[-1]), 3, dtype=dtype, requires_grad=True)
+    picked, _ = jagged_index_select(values, offsets, index)
+    positions = [at for row in index.tolist() for at in range(offsets[row], offsets[row + 1])]
+    expected = values[positions]
+    assert torch.equal(picked, expected)
+    grad = torch.randn_like(picked)
+    (ours,) = torch.autograd.grad(picked, values, grad, retain_graph=True)
+    (reference,) = torch.autograd.grad(expected, values, grad)
+    torch.testing.assert_close(ours, reference)
+    rows = torch.randn(kjt.stride(), 2, 3, dtype=dtype, requires_grad=True)
+    (ours,) = torch.autograd.grad(expand_rows(rows, index).cos().sum(), rows)
+    (reference,) = torch.autograd.grad(rows[index].cos().sum(), rows)
+    torch.testing.assert_close(ours, reference)
 
 
 def test_jagged_index_select_with_an_empty_index_and_its_gradient():

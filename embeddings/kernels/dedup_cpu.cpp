@@ -1,0 +1,230 @@
+// Deduplication of jagged batches on the CPU: equal rows, whole-row gathers, overlapping windows.
+// Each operator has a plain torch or Python twin (dedup.py, jagged_ops.py, windows.py) that the tests compare with.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include <cstring>
+#include <vector>
+
+namespace {
+
+using at::Tensor;
+
+constexpr uint64_t kMix = 0x9E3779B97F4A7C15ull;
+constexpr int64_t kRowsPerTask = 256;
+
+inline uint64_t fold(uint64_t hash, uint64_t word) {
+  const auto wide = static_cast<unsigned __int128>(hash ^ word) * (kMix ^ (word << 1 | 1));
+  return static_cast<uint64_t>(wide) ^ static_cast<uint64_t>(wide >> 64);
+}
+
+uint64_t hash_bytes(uint64_t hash, const char* bytes, size_t count) {
+  for (; count >= 8; bytes += 8, count -= 8) {
+    uint64_t word;
+    std::memcpy(&word, bytes, 8);
+    hash = fold(hash + kMix, word);
+  }
+  uint64_t tail = 0;
+  std::memcpy(&tail, bytes, count);
+  return fold(hash + kMix, tail);
+}
+
+// The lists of F keys and B rows, with what lies beside each value (ids, and weights when there are any).
+struct Batch {
+  struct Column {
+    const char* bytes;
+    size_t width;
+  };
+  std::vector<Column> columns;
+  const int64_t* offsets;
+  int64_t F, B;
+
+  uint64_t hash(int64_t row) const {
+    uint64_t hash = kMix;
+    for (int64_t f = 0; f < F; ++f) {
+      const int64_t start = offsets[f * B + row], length = offsets[f * B + row + 1] - start;
+      hash = fold(hash, static_cast<uint64_t>(length));
+      for (const auto& column : columns) {
+        hash = hash_bytes(hash, column.bytes + start * column.width, length * column.width);
+      }
+    }
+    return hash;
+  }
+
+  bool same(int64_t a, int64_t b) const {
+    for (int64_t f = 0; f < F; ++f) {
+      const int64_t at = offsets[f * B + a], other = offsets[f * B + b];
+      const int64_t length = offsets[f * B + a + 1] - at;
+      if (length != offsets[f * B + b + 1] - other) return false;
+      for (const auto& column : columns) {
+        if (std::memcmp(column.bytes + at * column.width, column.bytes + other * column.width,
+                        length * column.width) != 0) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+};
+
+// values (T,), weights (T,) or none, offsets (F * B + 1,) int64 -> first (U,), inverse (B,) int64.
+std::tuple<Tensor, Tensor> unique_rows(const Tensor& values, const std::optional<Tensor>& weights,
+                                       const Tensor& offsets, int64_t keys, bool rows_sorted) {
+  const int64_t B = (offsets.numel() - 1) / keys;
+  Batch batch{{{static_cast<const char*>(values.const_data_ptr()), values.nbytes() / std::max<int64_t>(1, values.size(0))}},
+              offsets.const_data_ptr<int64_t>(), keys, B};
+  if (weights) {
+    batch.columns.push_back({static_cast<const char*>(weights->const_data_ptr()), static_cast<size_t>(weights->element_size())});
+  }
+  Tensor inverse = at::empty({B}, offsets.options());
+  int64_t* kind = inverse.mutable_data_ptr<int64_t>();
+  std::vector<int64_t> first;
+  if (rows_sorted) {
+    std::vector<char> starts(B);
+    at::parallel_for(0, B, kRowsPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) starts[row] = row == 0 || !batch.same(row, row - 1);
+    });
+    for (int64_t row = 0; row < B; ++row) {
+      if (starts[row]) first.push_back(row);
+      kind[row] = static_cast<int64_t>(first.size()) - 1;
+    }
+  } else {
+    std::vector<uint64_t> hashes(B);
+    at::parallel_for(0, B, kRowsPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) hashes[row] = batch.hash(row);
+    });
+    size_t slots = 16;
+    while (slots < static_cast<size_t>(2 * B)) slots *= 2;
+    std::vector<int64_t> table(slots, -1);  // slot -> kind
+    for (int64_t row = 0; row < B; ++row) {
+      size_t slot = hashes[row] & (slots - 1);
+      while (table[slot] >= 0 &&
+             (hashes[first[table[slot]]] != hashes[row] || !batch.same(first[table[slot]], row))) {
+        slot = (slot + 1) & (slots - 1);
+      }
+      if (table[slot] < 0) {
+        table[slot] = static_cast<int64_t>(first.size());
+        first.push_back(row);
+      }
+      kind[row] = table[slot];
+    }
+  }
+  Tensor firsts = at::empty({static_cast<int64_t>(first.size())}, offsets.options());
+  if (!first.empty()) std::memcpy(firsts.mutable_data_ptr(), first.data(), first.size() * sizeof(int64_t));
+  return {firsts, inverse};
+}
+
+std::vector<int64_t> picked_offsets(const int64_t* offsets, const int64_t* index, int64_t M) {
+  std::vector<int64_t> out(M + 1, 0);
+  for (int64_t i = 0; i < M; ++i) out[i + 1] = out[i] + offsets[index[i] + 1] - offsets[index[i]];
+  return out;
+}
+
+// values (T, ...), offsets (N + 1,) and index (M,) int64 -> the picked rows' values (T', ...).
+Tensor select_rows(const Tensor& values, const Tensor& offsets, const Tensor& index) {
+  const int64_t M = index.numel(), N = offsets.numel() - 1;
+  const int64_t *from = offsets.const_data_ptr<int64_t>(), *rows = index.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < M; ++i) TORCH_CHECK_INDEX(rows[i] >= 0 && rows[i] < N, "row ", rows[i], " of ", N);
+  const auto to = picked_offsets(from, rows, M);
+  auto shape = values.sizes().vec();
+  shape[0] = to[M];
+  Tensor picked = at::empty(shape, values.options());
+  const int64_t width = values.element_size() * (values.numel() / std::max<int64_t>(1, values.size(0)));
+  const char* source = static_cast<const char*>(values.const_data_ptr());
+  char* target = static_cast<char*>(picked.mutable_data_ptr());
+  at::parallel_for(0, M, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::memcpy(target + to[i] * width, source + from[rows[i]] * width, (to[i + 1] - to[i]) * width);
+    }
+  });
+  return picked;
+}
+
+// The transpose of select_rows: grad (T', D) -> (T, D), picks of a row summed in the order of the index.
+Tensor sum_rows(const Tensor& grad, const Tensor& offsets, const Tensor& index) {
+  const int64_t M = index.numel(), N = offsets.numel() - 1, D = grad.size(1);
+  const int64_t *into = offsets.const_data_ptr<int64_t>(), *rows = index.const_data_ptr<int64_t>();
+  const auto from = picked_offsets(into, rows, M);
+  std::vector<int64_t> bounds(N + 2, 0), picks(M);  // picks of row r: picks[bounds[r]] .. picks[bounds[r + 1]]
+  for (int64_t i = 0; i < M; ++i) ++bounds[rows[i] + 2];
+  for (int64_t r = 0; r < N; ++r) bounds[r + 2] += bounds[r + 1];
+  for (int64_t i = 0; i < M; ++i) picks[bounds[rows[i] + 1]++] = i;
+  Tensor sum = at::empty({into[N], D}, grad.options());
+  AT_DISPATCH_FLOATING_TYPES(grad.scalar_type(), "sum_rows", [&] {
+    const scalar_t* source = grad.const_data_ptr<scalar_t>();
+    scalar_t* target = sum.mutable_data_ptr<scalar_t>();
+    at::parallel_for(0, N, 64, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t numbers = (into[r + 1] - into[r]) * D;
+        scalar_t* out = target + into[r] * D;
+        if (bounds[r] == bounds[r + 1]) std::fill(out, out + numbers, scalar_t(0));
+        for (int64_t p = bounds[r]; p < bounds[r + 1]; ++p) {
+          const scalar_t* in = source + from[picks[p]] * D;
+          if (p == bounds[r]) {
+            std::copy(in, in + numbers, out);
+          } else {
+            for (int64_t k = 0; k < numbers; ++k) out[k] += in[k];
+          }
+        }
+      }
+    });
+  });
+  return sum;
+}
+
+// Windows over shared values. channels (C, T) int64: what must agree at a position; offsets (B + 1,); order (B,): rows
+// as they are read. -> kept (N,): positions of T that make up the shared values; starts (B,): each row's window there.
+std::tuple<Tensor, Tensor> find_windows(const Tensor& channels, const Tensor& offsets, const Tensor& order) {
+  const int64_t C = channels.size(0), T = channels.size(1), B = order.numel();
+  const int64_t *ids = channels.const_data_ptr<int64_t>(), *at = offsets.const_data_ptr<int64_t>();
+  const int64_t* rows = order.const_data_ptr<int64_t>();
+  const auto same = [&](int64_t a, int64_t b) {
+    for (int64_t c = 0; c < C; ++c) {
+      if (ids[c * T + a] != ids[c * T + b]) return false;
+    }
+    return true;
+  };
+  Tensor starts = at::zeros({offsets.numel() - 1}, offsets.options());
+  int64_t* start = starts.mutable_data_ptr<int64_t>();
+  std::vector<int64_t> kept, border;
+  int64_t last = 0;  // where the last window starts
+  for (int64_t i = 0; i < B; ++i) {
+    const int64_t begin = at[rows[i]], length = at[rows[i] + 1] - begin;
+    if (length == 0) continue;
+    // Knuth-Morris-Pratt: the row's longest prefix that ends the last window, or the row inside it.
+    border.assign(length, 0);
+    for (int64_t p = 1, j = 0; p < length; ++p) {
+      while (j > 0 && !same(begin + p, begin + j)) j = border[j - 1];
+      j += same(begin + p, begin + j);
+      border[p] = j;
+    }
+    const int64_t end = static_cast<int64_t>(kept.size());
+    int64_t matched = 0, p = last;
+    for (; p < end && matched < length; ++p) {
+      while (matched > 0 && !same(kept[p], begin + matched)) matched = border[matched - 1];
+      matched += same(kept[p], begin + matched);
+    }
+    last = start[rows[i]] = p - matched;
+    for (int64_t k = matched; k < length; ++k) kept.push_back(begin + k);
+  }
+  Tensor keeps = at::empty({static_cast<int64_t>(kept.size())}, offsets.options());
+  if (!kept.empty()) std::memcpy(keeps.mutable_data_ptr(), kept.data(), kept.size() * sizeof(int64_t));
+  return {keeps, starts};
+}
+
+}  // namespace
+
+TORCH_LIBRARY(shardgym_dedup_cpu, m) {
+  m.def("unique_rows(Tensor values, Tensor? weights, Tensor offsets, int keys, bool rows_sorted) -> (Tensor, Tensor)");
+  m.def("select_rows(Tensor values, Tensor offsets, Tensor index) -> Tensor");
+  m.def("sum_rows(Tensor grad, Tensor offsets, Tensor index) -> Tensor");
+  m.def("find_windows(Tensor channels, Tensor offsets, Tensor order) -> (Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(shardgym_dedup_cpu, CPU, m) {
+  m.impl("unique_rows", unique_rows);
+  m.impl("select_rows", select_rows);
+  m.impl("sum_rows", sum_rows);
+  m.impl("find_windows", find_windows);
+}
