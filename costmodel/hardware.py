@@ -32,10 +32,12 @@ class Hardware:
     versions: str
 
     def same_machine(self, other: "Hardware") -> bool:
-        """Whether latencies of the two may be compared (versions may differ)."""
-        return (self.device, self.model, self.threads, self.kernel) == (
-            other.device, other.model, other.threads, other.kernel,
-        )  # fmt: skip
+        """Whether the two are one kind of processor with one kind of kernel."""
+        return (self.device, self.model, self.kernel) == (other.device, other.model, other.kernel)
+
+    def comparable(self, other: "Hardware") -> bool:
+        """Whether latencies of the two may be mixed: the same machine and threads (versions may differ)."""
+        return self.same_machine(other) and self.threads == other.threads
 
     def __str__(self) -> str:
         return f"{self.model} ({self.device}, {self.threads} of {self.cores} threads, {self.kernel})"

@@ -128,7 +128,7 @@ def one_hardware(samples: Sequence[Sample], source: Path) -> Hardware:
     """
     first = samples[0].hardware
     for sample in samples:
-        if not sample.hardware.same_machine(first):
+        if not sample.hardware.comparable(first):
             raise InputError(
                 f"{source}: samples come from {first} and from {sample.hardware}; keep each machine's in its own folder"
             )
