@@ -121,3 +121,17 @@ def mean_weights(bags: Bags, dtype: torch.dtype) -> Bags:
     lengths = bags.lengths()
     shares = torch.repeat_interleave(lengths.clamp(min=1).to(dtype).reciprocal(), lengths)
     return Bags(bags.indices, bags.offsets, shares)
+
+
+def table_bags(bags: Bags, tables: int) -> list[Bags]:
+    """Table-major bags (the first table's B, then the second's, ...) cut into the B bags of each table."""
+    batch = (bags.offsets.numel() - 1) // tables
+    bounds = bags.offsets[::batch].tolist() if batch else [0] * (tables + 1)
+    return [
+        Bags(
+            bags.indices[bounds[t] : bounds[t + 1]],
+            bags.offsets[t * batch : (t + 1) * batch + 1] - bounds[t],
+            None if bags.weights is None else bags.weights[bounds[t] : bounds[t + 1]],
+        )
+        for t in range(tables)
+    ]

@@ -136,13 +136,17 @@ class TTEmbeddingBag(nn.Module):
     ) -> Tensor:
         """Pooled rows (bags, D); see the class for shapes and errors."""
         bags = read_bags(indices, offsets, per_sample_weights, self.include_last_offset)
+        self.check(bags)
         return lookup([self], self.prepare(bags), self.kernel)
 
-    def prepare(self, bags: Bags) -> Bags:
-        """Bags as kernels take them: checked, padding dropped, positions for ids, weights for means, ids tracked."""
+    def check(self, bags: Bags) -> None:
+        """Raise InputError for ids outside the table, and for weights that the mode does not take."""
         check_ids(bags.indices, self.num_embeddings)
         if self.mode == "mean" and bags.weights is not None:
             raise InputError("per_sample_weights: only mode 'sum' takes them; leave them out or sum")
+
+    def prepare(self, bags: Bags) -> Bags:
+        """Checked bags as kernels take them: padding dropped, positions for ids, weights for means, ids tracked."""
         if self.padding_idx is not None:
             bags = drop_padding(bags, self.padding_idx)
         bags = Bags(self.positions(bags.indices), bags.offsets, bags.weights)

@@ -1,6 +1,5 @@
 """The autograd operation under tensor-train bags: kernels below, plain gradients or fused updates above."""
 
-import logging
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Protocol
@@ -10,10 +9,8 @@ from torch import Tensor
 
 from shardgym.embeddings.bag_inputs import Bags
 from shardgym.embeddings.errors import InputError
-from shardgym.embeddings.kernels import tt_reference
+from shardgym.embeddings.kernels import tt_cpu, tt_reference
 from shardgym.embeddings.kernels.tt_reference import TableGradients, TrainTable, three_cores
-
-log = logging.getLogger(__name__)
 
 KERNELS = ("auto", "compiled", "torch")
 
@@ -44,6 +41,12 @@ def pick_kernel(name: str, tables: Sequence[TrainTable]) -> ModuleType:
     """
     if name not in KERNELS:
         raise InputError(f"kernel: {name!r} is unknown; give one of {', '.join(KERNELS)}")
+    if name == "torch":
+        return tt_reference
+    if tt_cpu.runs(tables):
+        return tt_cpu
+    if name == "compiled":
+        raise InputError("kernel: 'compiled' needs a C++ compiler, and float32 or float64 on the CPU; give 'auto'")
     return tt_reference
 
 

@@ -3,11 +3,18 @@
 import math
 import string
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
 
+from shardgym.embeddings.kernels.build import load_c_kernel
 from shardgym.embeddings.tensor_train import TTEmbeddingBag
+
+KERNELS = [
+    "torch",
+    pytest.param("compiled", marks=pytest.mark.skipif(load_c_kernel("tt_cpu") is None, reason="no C++ compiler")),
+]
 
 
 def dense_table(cores, rows, dim):

@@ -9,10 +9,9 @@ from shardgym.embeddings.errors import InputError
 from shardgym.embeddings.fused_optimizers import SGD, Adagrad, RowwiseAdagrad
 from shardgym.embeddings.hot_rows import CacheSchedule, FrequencyTracker
 from shardgym.embeddings.tensor_train import TTEmbeddingBag
-from tests.tensor_train_truth import dense_table, pooled, random_bags, table_of
+from tests.tensor_train_truth import KERNELS, dense_table, pooled, random_bags, table_of
 
 SHAPE = (500, 6, (8, 8, 8), (2, 1, 3), (4, 5))
-KERNELS = ["torch"]
 
 
 def filled(ids, kernel="torch", **options):

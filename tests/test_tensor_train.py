@@ -11,9 +11,8 @@ from shardgym.embeddings.errors import InputError
 from shardgym.embeddings.fused_optimizers import SGD, Adagrad, RowwiseAdagrad
 from shardgym.embeddings.tables import TableSpec, TensorTrainFormat
 from shardgym.embeddings.tensor_train import TTEmbeddingBag
-from tests.tensor_train_truth import dense_table, pooled, random_bags, shapes, table_of
+from tests.tensor_train_truth import KERNELS, dense_table, pooled, random_bags, shapes, table_of
 
-KERNELS = ["torch"]
 # p larger than r * q, duplicates, fewer rows than prod(p), dim not divisible by 4.
 WIDE = (30_000, 7, (250, 11, 13), (2, 2, 2), (3, 2))
 

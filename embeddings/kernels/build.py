@@ -1,5 +1,6 @@
 """Compiles the C++ kernels on first use and keeps them in the user's cache."""
 
+import ctypes
 import fcntl
 import functools
 import hashlib
@@ -7,10 +8,11 @@ import logging
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import torch
 
@@ -18,6 +20,8 @@ log = logging.getLogger("shardgym.kernels")
 
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp", "-DAT_PARALLEL_OPENMP=1")
 COMPILE_SECONDS = 600
+
+Library = TypeVar("Library")
 
 
 @functools.cache
@@ -34,15 +38,30 @@ def load_kernel(name: str) -> ModuleType | None:
         The namespace torch.ops.shardgym_NAME, or None (with one warning that says why) where there is no compiler or
         it fails, or where the environment has SHARDGYM_KERNELS=off; callers then use their torch reference.
     """
+
+    def load(path: str) -> ModuleType:
+        torch.ops.load_library(path)
+        return getattr(torch.ops, f"shardgym_{name}")
+
+    return _load(name, load)
+
+
+@functools.cache
+def load_c_kernel(name: str) -> ctypes.CDLL | None:
+    """As `load_kernel`, for a source with a plain C interface: without torch's headers it compiles in seconds."""
+    return _load(name, ctypes.CDLL)
+
+
+def _load(name: str, loader: Callable[[str], Library]) -> Library | None:
+    """What the loader makes of the kernel's binary, or None, having said why."""
     if os.environ.get("SHARDGYM_KERNELS") == "off":
         return None
     try:
-        torch.ops.load_library(str(_compiled(Path(__file__).with_name(f"{name}.cpp"))))
+        return loader(str(_compiled(Path(__file__).with_name(f"{name}.cpp"))))
     except (OSError, subprocess.SubprocessError, RuntimeError) as error:
         reason = getattr(error, "stderr", None) or str(error)
         log.warning("kernel %s is not available, slower torch code is used instead: %s", name, reason.strip()[-2000:])
         return None
-    return getattr(torch.ops, f"shardgym_{name}")
 
 
 def _compiled(source: Path) -> Path:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from shardgym.embeddings.bag_inputs import Bags
+from shardgym.embeddings.bag_inputs import Bags, table_bags
 
 
 @dataclass(frozen=True)
@@ -101,20 +101,6 @@ def _pool_table(table: TrainTable, hot_grad_rows: Tensor | None, hot: Tensor | N
     return F.embedding_bag(inverse, rows, offsets, mode="sum", per_sample_weights=weights, include_last_offset=True)
 
 
-def _table_bags(bags: Bags, tables: int) -> list[Bags]:
-    """Table-major bags cut into the bags of each table."""
-    batch = (bags.offsets.numel() - 1) // tables
-    bounds = bags.offsets[::batch].tolist() if batch else [0] * (tables + 1)
-    return [
-        Bags(
-            bags.indices[bounds[t] : bounds[t + 1]],
-            bags.offsets[t * batch : (t + 1) * batch + 1] - bounds[t],
-            None if bags.weights is None else bags.weights[bounds[t] : bounds[t + 1]],
-        )
-        for t in range(tables)
-    ]
-
-
 def forward(tables: Sequence[TrainTable], bags: Bags) -> tuple[Tensor, Any]:
     """Pooled rows of every table side by side, (batch, sum of dims), and nothing to save.
 
@@ -123,7 +109,7 @@ def forward(tables: Sequence[TrainTable], bags: Bags) -> tuple[Tensor, Any]:
         bags: table-major: bags 0..batch-1 are the first table's; T * batch bags in all.
     """
     pooled = []
-    for table, part in zip(tables, _table_bags(bags, len(tables))):
+    for table, part in zip(tables, table_bags(bags, len(tables))):
         ids, inverse = torch.unique(part.indices, return_inverse=True)
         hot, rows = None, None
         if table.hot_rows is not None:
@@ -141,7 +127,7 @@ def backward(
     gradients: list[TableGradients] = []
     weight_gradients: list[Tensor] = []
     column = 0
-    for table, part in zip(tables, _table_bags(bags, len(tables))):
+    for table, part in zip(tables, table_bags(bags, len(tables))):
         out_grad = grad[:, column : column + table.dim]
         found, weight_grad = _table_backward(table, part, out_grad, want_weights)
         gradients.append(found)
