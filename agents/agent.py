@@ -1,0 +1,129 @@
+"""A trained agent: a policy that places tables one after another, and its file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shardgym.agents.construction import Construction, CostedTask
+from shardgym.agents.planner import require_feasible
+from shardgym.agents.policy_network import Decision, PlacementPolicy
+from shardgym.agents.repair import finish
+from shardgym.costmodel.features import FEATURE_NAMES, table_features
+from shardgym.costmodel.placement import Placement, Task
+from shardgym.costmodel.summed import SummedCostModel
+from shardgym.dataio.atomic import replacing
+from shardgym.embeddings.errors import InputError
+
+FILE_KIND = "shardgym agent 1"
+
+
+class Agent:
+    """A placement policy and the cost model it reads.
+
+    The policy sees costs only as ratios, so it may be used with another cost model than it was trained on.
+
+    Args:
+        policy: trained.
+        cost_model: what it reads costs from.
+        trained_on: tasks and cost model of its training, for reports.
+    """
+
+    name = "agent"
+
+    def __init__(self, policy: PlacementPolicy, cost_model: SummedCostModel, trained_on: str = "") -> None:
+        self.policy = policy.eval()
+        self.cost_model = cost_model
+        self.trained_on = trained_on
+
+    @torch.no_grad()
+    def plan(self, task: Task, budget_seconds: float = 1.0) -> Placement:
+        """Place each table on the device the policy scores highest; the same task gives the same placement.
+
+        Where memory is so tight that a table is left without room, tables are moved to make some.
+        Raises as `Planner.plan`.
+        """
+        require_feasible(task)
+        encoded = CostedTask.of(task, self.cost_model)
+        episode = Construction(encoded, 1)
+        encodings = self.policy.encode(raw_features(task))
+        sums = torch.zeros(1, task.devices, encodings.shape[1])
+        while not episode.done and episode.legal().any():
+            table, after = episode.table, episode.costs_after()
+            device = int(self.policy.logits(sums, encodings[table], decide(episode, after)).argmax())
+            sums[0, device] += encodings[table]
+            episode.place(np.array([device]), after)
+        return finish(encoded, episode.owners[0], budget_seconds)
+
+    def save(self, path: Path) -> None:
+        """Write the agent to one file, atomically. The cost model has its own file."""
+        about = {"features": list(FEATURE_NAMES), "trained_on": self.trained_on}
+        content = {"kind": FILE_KIND, "about": json.dumps(about), "weights": self.policy.state_dict()}
+        with replacing(Path(path)) as partial:
+            torch.save(content, partial)
+
+    @classmethod
+    def load(cls, path: Path, cost_model: SummedCostModel) -> "Agent":
+        """Read an agent's file.
+
+        Raises:
+            InputError: no such file, not an agent, or trained on other table features.
+        """
+        path = Path(path)
+        content = _read(path)
+        about = json.loads(content["about"])
+        if about["features"] != list(FEATURE_NAMES):
+            raise InputError(f"{path}: was trained on other table features; train it again with this version")
+        policy = PlacementPolicy(len(FEATURE_NAMES))
+        policy.load_state_dict(content["weights"])
+        return cls(policy, cost_model, about["trained_on"])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise InputError(f"{path}: no such agent; run `shardgym train --out {path}` first")
+    try:
+        content = torch.load(path, weights_only=True)
+    except Exception as error:  # torch.load raises many kinds for a file that is not its own
+        raise InputError(f"{path}: is not an agent ({type(error).__name__}); train it again") from error
+    if not isinstance(content, dict) or content.get("kind") != FILE_KIND:
+        raise InputError(f"{path}: is not a {FILE_KIND!r}; train it again with this version")
+    return content
+
+
+def raw_features(task: Task) -> Tensor:
+    """(T, F) features of the tables, as the policy's encoder reads them."""
+    return torch.from_numpy(table_features(task.tables, task.batch_size))
+
+
+def decide(episode: Construction, after: np.ndarray) -> Decision:
+    """What the policy is told about the table in hand, for each of N episodes.
+
+    Args:
+        episode: under way.
+        after: (N, D, 4) of `Construction.costs_after`.
+    """
+    encoded, table = episode.encoded, episode.table
+    rest = encoded.order[episode.placed :]
+    table_bytes, single = encoded.task.table_bytes, encoded.single_costs
+    left = episode.free - table_bytes[table]  # (N, D)
+    bytes_to_come = float(table_bytes[rest].sum())
+    legal = torch.from_numpy(left >= 0)
+    room = torch.from_numpy(left / np.array(encoded.task.device_memory)).float()
+    mean_room = torch.from_numpy(left / (bytes_to_come / len(rest))).float()
+    pressure = torch.from_numpy(bytes_to_come / np.maximum(episode.free, 1).sum(axis=1)).float()
+    fair = torch.from_numpy(encoded.fair)
+    return Decision(
+        after=torch.from_numpy(after),
+        now=torch.from_numpy(episode.costs),
+        fair=fair,
+        legal=legal,
+        room=room,
+        mean_room=mean_room,
+        pressure=pressure,
+        to_come=torch.full_like(pressure, float(single[rest].sum() / single.sum())),
+        weight=torch.full_like(pressure, float(single[table] / encoded.fair.sum())),
+    )
