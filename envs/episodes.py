@@ -1,0 +1,285 @@
+"""N concurrent episodes as NumPy arrays: the one implementation behind every environment, single and vector.
+
+A table is encoded once. Placing a piece adds its state to the running sum of its device, and only that device's cost
+is predicted again; a step therefore costs the same whether it is the first or the thousandth.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardgym.costmodel.placement import PHASES, UNPLACED, Task
+from shardgym.envs.decisions import Decisions
+from shardgym.envs.encoding import TaskStore
+from shardgym.envs.observation import PADDING
+
+REWARD_PER_MS = -0.01
+"""Reward of a millisecond of predicted step latency: a plan of 100 ms returns -1."""
+
+
+class IllegalActionError(ValueError):
+    """An action that the mask forbids, under `strict=True`.
+
+    Args:
+        message: what is wrong with it.
+        mask: (A,) int8, the actions that were legal.
+    """
+
+    def __init__(self, message: str, mask: NDArray[np.int8]) -> None:
+        super().__init__(message)
+        self.mask = mask
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step did to each of N episodes.
+
+    Args:
+        reward: (N,) float64.
+        done: (N,) bool, the episode has ended: complete, dead_end or illegal.
+        complete: (N,) bool, every table is placed.
+        dead_end: (N,) bool, the next table fits nowhere.
+        illegal: (N,) bool, the action was not legal and changed nothing.
+    """
+
+    reward: NDArray[np.float64]
+    done: NDArray[np.bool_]
+    complete: NDArray[np.bool_]
+    dead_end: NDArray[np.bool_]
+    illegal: NDArray[np.bool_]
+
+
+class Episodes:
+    """The state of N episodes; their tasks may differ in tables, devices and memory.
+
+    Args:
+        count: N.
+        store: where tasks are encoded.
+        dense: reward each step's change of the step latency, else the whole at the end.
+        strict: raise on an illegal action.
+    """
+
+    def __init__(self, count: int, store: TaskStore, dense: bool, strict: bool) -> None:
+        layout = store.layout
+        self.count, self.store, self.layout, self.dense, self.strict = count, store, layout, dense, strict
+        N, T, D, P = count, layout.max_tables, layout.max_devices, layout.max_pieces
+        self.decides = layout.options > 0
+        self._all = np.arange(N)
+        self.slot = np.full(N, -1)
+        self.tables_of = np.ones(N, np.int64)
+        self.devices_of = np.ones(N, np.int64)
+        self.row = np.zeros(N, np.int64)  # tables placed; `cursor` is this, clamped to the last row
+        self.piece = np.zeros(N, np.int64)  # pieces of the current table that are placed
+        self.option = np.zeros(N, np.int64)  # of the current table; -1 while it is to be chosen
+        self.owner = np.full((N, T * P), PADDING, np.int16)
+        self.chosen = np.full((N, T), -1 if self.decides else 0, np.int16)
+        self.memory_left = np.full((N, D), -1)  # bytes
+        self.memory_unit = np.ones((N, 1))
+        self.budget_left = np.zeros(N)
+        self.budget = np.zeros(N)
+        self.worst_ms = np.zeros(N)
+        self.value_ms = np.zeros(N)
+        self.sums = np.zeros((N, D, 0), np.float32)  # (N, D, H)
+        self.costs = np.zeros((N, D, len(PHASES)), np.float32)
+        self.exists = np.zeros((N, D), np.int8)
+        self.legal = np.zeros((N, layout.actions), np.int8)
+        # Replaced, never written to, once it has been observed.
+        self.tables = np.zeros((N, T * layout.features), np.float32)
+        self._one_context = True
+
+    def begin(self, episodes: NDArray[np.int64], tasks: Sequence[Task]) -> None:
+        """Start some of the episodes on new tasks.
+
+        Raises:
+            InputError: a task does not fit the layout or its devices.
+        """
+        store, rows = self.store, episodes
+        slots = np.array([store.take(task) for task in tasks])
+        for n in rows[self.slot[rows] >= 0]:
+            store.give_back(int(self.slot[n]))
+        encoded = [store.encoded[slot] for slot in slots]
+        if self.sums.shape[-1] != store.states.shape[-1]:
+            self.sums = np.zeros((*self.sums.shape[:-1], store.states.shape[-1]), np.float32)
+        self.slot[rows] = slots
+        self.tables_of[rows] = [len(e.order) for e in encoded]
+        self.devices_of[rows] = [e.task.devices for e in encoded]
+        self.budget[rows] = self.budget_left[rows] = [e.budget for e in encoded]
+        self.worst_ms[rows] = [e.worst_ms for e in encoded]
+        self.row[rows] = self.piece[rows] = self.value_ms[rows] = 0
+        self.sums[rows] = 0
+        self.costs[rows] = 0
+        self.option[rows] = self.chosen[rows] = -1 if self.decides else 0
+        padding = np.arange(self.layout.max_tables) >= self.tables_of[rows, None]  # (n, T)
+        self.owner[rows] = np.where(padding, PADDING, UNPLACED).repeat(self.layout.max_pieces, axis=1)
+        self.memory_left[rows] = store.device_memory[slots]
+        self.memory_unit[rows] = self.memory_left[rows].max(axis=1, keepdims=True)
+        self.exists[rows] = np.arange(self.layout.max_devices) < self.devices_of[rows, None]
+        tables = np.empty_like(self.tables) if len(rows) == self.count else self.tables.copy()
+        tables[rows] = store.tables[slots, 0].reshape(len(rows), -1)  # (n, T, F) -> (n, T * F)
+        self.tables = tables
+        contexts = store.context[self.slot]
+        self._one_context = bool((contexts == contexts[0]).all())
+        self._update_legal()
+
+    def step(self, actions: NDArray[np.integer]) -> Outcome:
+        """Take one action in each episode.
+
+        Raises:
+            IllegalActionError: under `strict`, before anything is changed.
+        """
+        inside = np.minimum(np.maximum(actions, 0), self.layout.actions - 1)
+        allowed = (inside == actions) & (self.legal[self._all, inside] != 0)
+        every = bool(allowed.all())
+        if self.strict and not every:
+            self._refuse(actions, allowed)
+        if self.decides:
+            devices = allowed & (inside < self.layout.max_devices)
+            options = allowed & ~devices
+            self._choose(self._all[options], inside[options] - self.layout.max_devices)
+            self._place(self._all[devices], inside[devices])
+        elif every:
+            self._place(self._all, inside)
+        else:
+            self._place(self._all[allowed], inside[allowed])
+        complete = self.row >= self.tables_of
+        self._update_legal()
+        stuck = ~self.legal.any(axis=1)
+        illegal, dead_end = ~allowed, stuck & ~complete & allowed
+        done = stuck | illegal
+        return Outcome(self._reward(done, complete & allowed), done, complete & allowed, dead_end, illegal)
+
+    def cursor(self) -> NDArray[np.int64]:
+        """(N,) row of the table about to be placed; the last row once all are placed."""
+        return np.minimum(self.row, self.tables_of - 1)
+
+    def step_ms(self) -> NDArray[np.float64]:
+        """(N,) predicted step latency of what is placed."""
+        return self.costs.max(axis=1).sum(axis=1, dtype=np.float64)
+
+    def decisions(self, n: int) -> Decisions:
+        """What episode n has decided so far; to be read once all its tables are placed."""
+        T, P = self.tables_of[n], self.layout.max_pieces
+        owner = self.owner[n, : T * P].reshape(T, P).copy()  # (T * P,) -> (T, P)
+        return Decisions(self.store.encoded[self.slot[n]], self.chosen[n, :T].copy(), owner)
+
+    def observe(self) -> dict[str, NDArray]:
+        """The observations of all episodes (see `observation.FIELDS`); only `tables` is not a copy."""
+        store, slot, cursor = self.store, self.slot, self.cursor()
+        option = np.maximum(self.option, 0)
+        fields = {
+            "tables": self.tables,
+            "owner": self.owner.copy(),
+            "cursor": cursor[:, None].astype(np.int16),
+            "table_count": self.tables_of[:, None].astype(np.int16),
+            "current": store.tables[slot, option, cursor],
+            "current_memory": store.memory[slot, option, cursor][:, None],
+            "current_cost": store.alone[slot, option, cursor][:, None],
+            "memory_left": (np.maximum(self.memory_left, 0) / self.memory_unit).astype(np.float32),
+            "device_costs": self.costs.reshape(self.count, -1).copy(),  # (N, D, 4) -> (N, D * 4)
+            "device_exists": self.exists.copy(),
+            "legal": self.legal.copy(),
+        }
+        if self.decides:
+            whole = np.where(self.budget > 0, self.budget, 1.0)[:, None]
+            left = np.where(self.budget > 0, self.budget_left, 1.0)[:, None]
+            fields |= {
+                "deciding": (self.option < 0)[:, None].astype(np.int8),
+                "chosen": self.chosen.copy(),
+                "option_memory": store.memory[slot, :, cursor],
+                "option_cost": store.alone[slot, :, cursor],
+                "option_pieces": store.pieces[slot, :, cursor].astype(np.float32),
+                "option_price": (store.price[slot, :, cursor] / whole).astype(np.float32),
+                "budget_left": np.clip(left / whole, 0, 1).astype(np.float32),
+            }
+        return fields
+
+    def _place(self, rows: NDArray[np.int64], devices: NDArray[np.int64]) -> None:
+        """Put the current piece of each episode in `rows` on a device."""
+        slot, row, option = self.slot[rows], self.row[rows], self.option[rows]
+        self.memory_left[rows, devices] -= self.store.bytes[slot, option, row]
+        sums = self.sums[rows, devices] + self.store.states[slot, option, row]  # (n, H)
+        self.sums[rows, devices] = sums
+        self.costs[rows, devices] = self._predict(rows, sums)
+        if not self.decides:
+            self.owner[rows, row] = devices
+            self.row[rows] = row + 1
+            return
+        piece = self.piece[rows]
+        self.owner[rows, row * self.layout.max_pieces + piece] = devices
+        last = piece + 1 >= self.store.pieces[slot, option, row]
+        self.piece[rows] = np.where(last, 0, piece + 1)
+        self.row[rows] = row + last
+        self.option[rows] = np.where(last, -1, option)
+
+    def _choose(self, rows: NDArray[np.int64], options: NDArray[np.int64]) -> None:
+        """Choose an option for the current table of each episode in `rows`."""
+        if not len(rows):
+            return
+        slot, row = self.slot[rows], self.row[rows]
+        self.option[rows] = self.chosen[rows, row] = options
+        self.budget_left[rows] -= self.store.price[slot, options, row]
+        tables = self.tables.copy()
+        # (N, T * F) -> (N, T, F), a view
+        shaped = tables.reshape(self.count, self.layout.max_tables, self.layout.features)
+        shaped[rows, row] = self.store.tables[slot, options, row]
+        self.tables = tables
+
+    def _predict(self, rows: NDArray[np.int64], sums: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Costs of the devices that changed, (n, H) to (n, 4)."""
+        store, slots = self.store, self.slot[rows]
+        if self._one_context:
+            return store.cost_model.device_costs(sums[:, None, :], store.encoded[self.slot[0]].task)[:, 0]
+        contexts = store.context[slots]
+        costs = np.empty((len(rows), len(PHASES)), np.float32)
+        for context in np.unique(contexts):
+            here = np.flatnonzero(contexts == context)
+            task = store.encoded[slots[here[0]]].task
+            costs[here] = store.cost_model.device_costs(sums[here, None, :], task)[:, 0]
+        return costs
+
+    def _update_legal(self) -> None:
+        """Which actions each episode may take now; none once it is complete or stuck."""
+        slot, cursor, D = self.slot, self.cursor(), self.layout.max_devices
+        open_ = (self.row < self.tables_of)[:, None]
+        need = self.store.bytes[slot, np.maximum(self.option, 0), cursor][:, None]
+        placing = (self.memory_left >= need) & open_
+        if not self.decides:
+            self.legal[:] = placing
+            return
+        deciding = (self.option < 0)[:, None]
+        self.legal[:, :D] = placing & ~deciding
+        size, pieces = self.store.bytes[slot, :, cursor], self.store.pieces[slot, :, cursor]  # (N, C)
+        # Equal pieces fit wherever the devices' whole numbers of them add up.
+        free = np.maximum(self.memory_left, 0)[:, None, :] // size[:, :, None]  # (N, C, D)
+        fits = (free.sum(axis=2) >= pieces) & (pieces > 0)
+        affordable = self.store.price[slot, :, cursor] <= self.budget_left[:, None] + 1e-9
+        self.legal[:, D:] = fits & affordable & deciding & open_
+
+    def _reward(self, done: NDArray[np.bool_], complete: NDArray[np.bool_]) -> NDArray[np.float64]:
+        reward = np.zeros(self.count)
+        if self.dense:
+            value = self.step_ms()
+            self._fail(value, self._all[done & ~complete])
+            reward = REWARD_PER_MS * (value - self.value_ms)
+            self.value_ms = value
+        elif done.any():
+            ended = self._all[done]
+            value = np.zeros(self.count)
+            value[ended] = self.costs[ended].max(axis=1).sum(axis=1, dtype=np.float64)
+            self._fail(value, self._all[done & ~complete])
+            reward[ended] = REWARD_PER_MS * value[ended]
+        return reward
+
+    def _fail(self, value: NDArray[np.float64], failed: NDArray[np.int64]) -> None:
+        """A failed episode is worth more ms than any plan, and the more the earlier it failed."""
+        unplaced = 1 - self.row[failed] / self.tables_of[failed]
+        value[failed] = self.worst_ms[failed] * (1 + unplaced)
+
+    def _refuse(self, actions: NDArray[np.integer], allowed: NDArray[np.bool_]) -> None:
+        n = int(self._all[~allowed][0])
+        mask = self.legal[n].copy()
+        raise IllegalActionError(
+            f"action {int(actions[n])} is not legal now; choose one of {np.flatnonzero(mask).tolist()}", mask
+        )

@@ -1,0 +1,114 @@
+"""The keyword arguments that every environment of the suite takes, checked and made into objects."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from shardgym.costmodel.learned import LearnedCost
+from shardgym.costmodel.placement import Task
+from shardgym.costmodel.summed import SummedCostModel
+from shardgym.embeddings.errors import InputError
+from shardgym.envs.encoding import ORDERS, TaskStore
+from shardgym.envs.episodes import Episodes
+from shardgym.envs.observation import Layout
+from shardgym.envs.options import Rules
+from shardgym.envs.tasks import TaskSource, as_source
+
+Reward = Literal["dense", "sparse"]
+Order = Literal["cost", "bytes", "given"]
+
+CACHED_TASKS = 128
+"""Encoded tasks that an environment keeps beside those being played."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an environment is made of.
+
+    Args:
+        rules: what is decided about a table beside its device.
+        source: tasks of the episodes.
+        cost_model: predicts step latency.
+        layout: sizes of the observation.
+        dense, order, strict: as in the environments' pages.
+    """
+
+    rules: Rules
+    source: TaskSource
+    cost_model: SummedCostModel
+    layout: Layout
+    dense: bool
+    order: str
+    strict: bool
+
+    @classmethod
+    def of(
+        cls,
+        rules: Rules,
+        tasks: Any,
+        cost_model: SummedCostModel | str | Path | None = None,
+        max_tables: int | None = None,
+        max_devices: int | None = None,
+        reward: Reward = "dense",
+        order: Order = "cost",
+        strict: bool = False,
+    ) -> "Settings":
+        """Check the keyword arguments of an environment.
+
+        Raises:
+            InputError: names the argument that does not fit.
+        """
+        if reward not in ("dense", "sparse"):
+            raise InputError(f"reward is {reward!r}; give 'dense' or 'sparse'")
+        if order not in ORDERS:
+            raise InputError(f"order is {order!r}; give one of {', '.join(ORDERS)}")
+        source = as_source(tasks)
+        options = len(rules.names) if len(rules.names) > 1 else 0
+        layout = Layout(
+            _bound("max_tables", max_tables, source.max_tables),
+            _bound("max_devices", max_devices, source.max_devices),
+            options,
+            rules.max_pieces,
+        )
+        return cls(rules, source, read_cost_model(cost_model), layout, reward == "dense", order, bool(strict))
+
+    def episodes(self, count: int) -> Episodes:
+        """`count` episodes that share one store of encoded tasks."""
+        store = TaskStore(self.layout, self.rules, self.cost_model, self.order, count + CACHED_TASKS)
+        return Episodes(count, store, self.dense, self.strict)
+
+    def next_task(self, rng: np.random.Generator, options: dict[str, Any] | None) -> Task:
+        """The task of a reset: `options["task"]` (a Task, or its number in a finite source) or one drawn."""
+        wanted = (options or {}).get("task")
+        if wanted is None:
+            return self.source.draw(rng)
+        return wanted if isinstance(wanted, Task) else self.source.task(int(wanted))
+
+
+def read_cost_model(cost_model: SummedCostModel | str | Path | None) -> SummedCostModel:
+    """A cost model, or the file of one.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if isinstance(cost_model, str | Path):
+        return LearnedCost.load(Path(cost_model))
+    if isinstance(cost_model, SummedCostModel):
+        return cost_model
+    raise InputError(
+        f"cost_model is a {type(cost_model).__name__}; give a SummedCostModel (LearnedCost, AdditiveCost), or the "
+        "path of a fitted model"
+    )
+
+
+def _bound(name: str, given: int | None, known: int | None) -> int:
+    """A size of the observation: as given, else what the tasks are known to need."""
+    if given is None and known is None:
+        raise InputError(f"{name} is not known from a generator of tasks; give {name}")
+    if given is None:
+        return int(known or 0)
+    if known is not None and isinstance(given, int) and 1 <= given < known:
+        raise InputError(f"{name} is {given} and the tasks have up to {known}; raise {name}, or leave it out")
+    return given
