@@ -39,6 +39,10 @@ class CostedTask:
         fair = cost_model.device_costs(share, task)[0]
         return cls(task, cost_model, states, single, np.argsort(-single, kind="stable"), fair)
 
+    def costs_of(self, sums: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Ms of some devices of a whole placement, (..., H) to (..., 4)."""
+        return self.cost_model.device_costs(sums, self.task)
+
 
 class Construction:
     """N placements of one task under way, each one table further at every step.
