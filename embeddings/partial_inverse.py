@@ -198,7 +198,7 @@ def _windowed(kjt: KeyedJaggedTensor, order: Tensor | None) -> WindowGroup:
 pytree.register_pytree_node(
     WindowGroup,
     lambda group: ([group.values, group.starts, group.lengths, group.weights], group.keys),
-    lambda leaves, keys: WindowGroup(keys, *leaves),
+    lambda leaves, keys: WindowGroup(tuple(keys), *leaves),
     serialized_type_name="shardgym.WindowGroup",
 )
 pytree.register_pytree_node(
