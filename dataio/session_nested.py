@@ -78,7 +78,7 @@ def nest(table: pa.Table, schema: SessionSchema, longest: int) -> pa.Table:
 def nested_runs(
     batches: Iterable[pa.RecordBatch], schema: SessionSchema, samples: int, longest: int
 ) -> Iterator[pa.Table]:
-    """Nest a sorted stream run by run, each of about `samples` samples; only a session over `longest` is cut."""
+    """Nest a sorted stream run by run, each of at most `samples` samples or one session's row."""
     held: list[pa.RecordBatch] = []
     waiting = 0
     for batch in batches:
@@ -87,13 +87,26 @@ def nested_runs(
         if waiting < samples:
             continue
         table = pa.Table.from_batches(held)
-        starts = session_rows(table.column(schema.session).combine_chunks(), longest).starts
-        end = int(starts[-1])
-        if end:
-            yield nest(table.slice(0, end), schema, longest)
-        held, waiting = table.slice(end).to_batches(), table.num_rows - end
+        begin = 0
+        for end in _run_ends(session_rows(table.column(schema.session).combine_chunks(), longest), samples):
+            yield nest(table.slice(begin, end - begin), schema, longest)
+            begin = end
+        held, waiting = table.slice(begin).to_batches(), table.num_rows - begin
     if waiting:
         yield nest(pa.Table.from_batches(held), schema, longest)
+
+
+def _run_ends(rows: SessionRows, samples: int) -> Iterator[int]:
+    """Where runs of at most `samples` end, each at the start of a row; a longer row is a run of its own."""
+    begin = 0
+    while rows.samples - begin >= samples:
+        at = np.searchsorted(rows.starts, begin + samples, side="right") - 1
+        if rows.starts[at] == begin:
+            at += 1
+        if at == rows.starts.size:
+            return
+        begin = int(rows.starts[at])
+        yield begin
 
 
 def _kept(group: GroupSpec, lists: dict[str, pa.Array], rows: SessionRows) -> dict[str, pa.Array]:

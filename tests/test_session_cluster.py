@@ -143,7 +143,7 @@ def check_killed(tmp_path, points, runs_before_whole):
 
 
 def test_kill_and_restart_gives_the_same_files(tmp_path):
-    check_killed(tmp_path, random.Random(0).sample(range(3, 40), 4), 4)
+    check_killed(tmp_path, random.Random(0).sample(range(3, 40), 3), 3)
 
 
 @pytest.mark.slow
