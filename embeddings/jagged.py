@@ -108,6 +108,8 @@ class KeyedJaggedTensor(JaggedTensor):
         """
         if not parts:
             return cls.empty()
+        if len(parts) == 1:
+            return parts[0]
         check_same_stride(parts)
         keys = [key for part in parts for key in part._keys]
         check_keys(keys)

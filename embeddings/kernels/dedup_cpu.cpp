@@ -115,6 +115,16 @@ std::tuple<Tensor, Tensor> unique_rows(const Tensor& values, const std::optional
   return {firsts, inverse};
 }
 
+// For each unique row, which rows of the batch have it: rows[bounds[u]] .. rows[bounds[u + 1]], in order.
+struct RowsOfUnique {
+  std::vector<int64_t> bounds, rows;
+  RowsOfUnique(const int64_t* inverse, int64_t B, int64_t U) : bounds(U + 2, 0), rows(B) {
+    for (int64_t b = 0; b < B; ++b) ++bounds[inverse[b] + 2];
+    for (int64_t u = 0; u < U; ++u) bounds[u + 2] += bounds[u + 1];
+    for (int64_t b = 0; b < B; ++b) rows[bounds[inverse[b] + 1]++] = b;
+  }
+};
+
 std::vector<int64_t> picked_offsets(const int64_t* offsets, const int64_t* index, int64_t M) {
   std::vector<int64_t> out(M + 1, 0);
   for (int64_t i = 0; i < M; ++i) out[i + 1] = out[i] + offsets[index[i] + 1] - offsets[index[i]];
@@ -146,10 +156,7 @@ Tensor sum_rows(const Tensor& grad, const Tensor& offsets, const Tensor& index) 
   const int64_t M = index.numel(), N = offsets.numel() - 1, D = grad.size(1);
   const int64_t *into = offsets.const_data_ptr<int64_t>(), *rows = index.const_data_ptr<int64_t>();
   const auto from = picked_offsets(into, rows, M);
-  std::vector<int64_t> bounds(N + 2, 0), picks(M);  // picks of row r: picks[bounds[r]] .. picks[bounds[r + 1]]
-  for (int64_t i = 0; i < M; ++i) ++bounds[rows[i] + 2];
-  for (int64_t r = 0; r < N; ++r) bounds[r + 2] += bounds[r + 1];
-  for (int64_t i = 0; i < M; ++i) picks[bounds[rows[i] + 1]++] = i;
+  const RowsOfUnique of(rows, M, N);
   Tensor sum = at::empty({into[N], D}, grad.options());
   AT_DISPATCH_FLOATING_TYPES(grad.scalar_type(), "sum_rows", [&] {
     const scalar_t* source = grad.const_data_ptr<scalar_t>();
@@ -158,10 +165,10 @@ Tensor sum_rows(const Tensor& grad, const Tensor& offsets, const Tensor& index) 
       for (int64_t r = begin; r < end; ++r) {
         const int64_t numbers = (into[r + 1] - into[r]) * D;
         scalar_t* out = target + into[r] * D;
-        if (bounds[r] == bounds[r + 1]) std::fill(out, out + numbers, scalar_t(0));
-        for (int64_t p = bounds[r]; p < bounds[r + 1]; ++p) {
-          const scalar_t* in = source + from[picks[p]] * D;
-          if (p == bounds[r]) {
+        if (of.bounds[r] == of.bounds[r + 1]) std::fill(out, out + numbers, scalar_t(0));
+        for (int64_t p = of.bounds[r]; p < of.bounds[r + 1]; ++p) {
+          const scalar_t* in = source + from[of.rows[p]] * D;
+          if (p == of.bounds[r]) {
             std::copy(in, in + numbers, out);
           } else {
             for (int64_t k = 0; k < numbers; ++k) out[k] += in[k];
@@ -171,6 +178,55 @@ Tensor sum_rows(const Tensor& grad, const Tensor& offsets, const Tensor& index) 
     });
   });
   return sum;
+}
+
+// Tables side by side: unique[k] (U, D_k) float32 of table k, whose rows inverses[group[k]] (B,) names -> (B, sum D_k).
+Tensor expand_columns(const std::vector<Tensor>& unique, const std::vector<Tensor>& inverses,
+                      const std::vector<int64_t>& group) {
+  const int64_t B = inverses[0].numel(), K = static_cast<int64_t>(unique.size());
+  std::vector<int64_t> column(K + 1, 0);
+  for (int64_t k = 0; k < K; ++k) column[k + 1] = column[k] + unique[k].size(1);
+  Tensor out = at::empty({B, column[K]}, unique[0].options());
+  float* target = out.mutable_data_ptr<float>();
+  at::parallel_for(0, B, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t k = 0; k < K; ++k) {
+      const float* source = unique[k].const_data_ptr<float>();
+      const int64_t* row = inverses[group[k]].const_data_ptr<int64_t>();
+      const int64_t D = column[k + 1] - column[k];
+      for (int64_t b = begin; b < end; ++b) {
+        std::memcpy(target + b * column[K] + column[k], source + row[b] * D, D * sizeof(float));
+      }
+    }
+  });
+  return out;
+}
+
+// The transpose of expand_columns: grad (B, sum dims[k]) -> for each table k (rows[group[k]], dims[k]).
+std::vector<Tensor> sum_columns(const Tensor& grad, const std::vector<Tensor>& inverses,
+                                const std::vector<int64_t>& group, const std::vector<int64_t>& rows,
+                                const std::vector<int64_t>& dims) {
+  const int64_t B = grad.size(0), width = grad.size(1);
+  std::vector<RowsOfUnique> members;
+  for (size_t g = 0; g < inverses.size(); ++g) members.emplace_back(inverses[g].const_data_ptr<int64_t>(), B, rows[g]);
+  const float* source = grad.const_data_ptr<float>();
+  std::vector<Tensor> sums;
+  int64_t column = 0;
+  for (size_t k = 0; k < dims.size(); column += dims[k++]) {
+    const auto& of = members[group[k]];
+    const int64_t D = dims[k];
+    Tensor sum = at::zeros({rows[group[k]], D}, grad.options());
+    float* target = sum.mutable_data_ptr<float>();
+    at::parallel_for(0, rows[group[k]], 64, [&](int64_t begin, int64_t end) {
+      for (int64_t u = begin; u < end; ++u) {
+        for (int64_t p = of.bounds[u]; p < of.bounds[u + 1]; ++p) {
+          const float* in = source + of.rows[p] * width + column;
+          for (int64_t d = 0; d < D; ++d) target[u * D + d] += in[d];
+        }
+      }
+    });
+    sums.push_back(sum);
+  }
+  return sums;
 }
 
 // Windows over shared values. channels (C, T) int64: what must agree at a position; offsets (B + 1,); order (B,): rows
@@ -219,6 +275,8 @@ TORCH_LIBRARY(shardgym_dedup_cpu, m) {
   m.def("unique_rows(Tensor values, Tensor? weights, Tensor offsets, int keys, bool rows_sorted) -> (Tensor, Tensor)");
   m.def("select_rows(Tensor values, Tensor offsets, Tensor index) -> Tensor");
   m.def("sum_rows(Tensor grad, Tensor offsets, Tensor index) -> Tensor");
+  m.def("expand_columns(Tensor[] unique, Tensor[] inverses, int[] group) -> Tensor");
+  m.def("sum_columns(Tensor grad, Tensor[] inverses, int[] group, int[] rows, int[] dims) -> Tensor[]");
   m.def("find_windows(Tensor channels, Tensor offsets, Tensor order) -> (Tensor, Tensor)");
 }
 
@@ -226,5 +284,7 @@ TORCH_LIBRARY_IMPL(shardgym_dedup_cpu, CPU, m) {
   m.impl("unique_rows", unique_rows);
   m.impl("select_rows", select_rows);
   m.impl("sum_rows", sum_rows);
+  m.impl("expand_columns", expand_columns);
+  m.impl("sum_columns", sum_columns);
   m.impl("find_windows", find_windows);
 }
