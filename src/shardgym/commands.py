@@ -1,0 +1,207 @@
+"""The commands over files: tables, measure, fit, train, plan, evaluate."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardgym.options import TABLES_HELP, parse_bytes, parse_devices, parse_seconds, parse_tables
+
+if TYPE_CHECKING:
+    from shardgym.costmodel.learned import LearnedCost
+
+app = typer.Typer()
+
+TablesSource = Annotated[str, typer.Option("--tables", help=TABLES_HELP)]
+Dim = Annotated[int | None, typer.Option(help="Dim of tables whose source has none.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
+Devices = Annotated[int, typer.Option(help="Number of devices.")]
+Memory = Annotated[str, typer.Option(help="Memory of a device, as 4GB; or one size a device: 4GB,4GB,8GB.")]
+Batch = Annotated[int, typer.Option(help="Bags a step over all devices.")]
+Threads = Annotated[int, typer.Option(help="CPU threads of one device.", min=1)]
+Device = Annotated[str, typer.Option(help="Where to measure: cpu or cuda.")]
+CostModelFile = Annotated[Path, typer.Option("--cost-model", help="A model file written by `shardgym fit`.")]
+AnyHardware = Annotated[bool, typer.Option("--any-hardware", help="Accept a model fitted on other hardware.")]
+
+
+@app.command()
+def tables(
+    source: Annotated[str, typer.Argument(help=TABLES_HELP)],
+    out: Annotated[Path | None, typer.Option(help="Write them here (.json, .csv or .parquet).")] = None,
+    dim: Dim = None,
+    seed: Seed = 0,
+) -> None:
+    """Show, generate or convert a table set.
+
+    JSON: {"tables": [{"name", "rows", "dim", "pooling", "dtype", "reuse_bins", "tensor_train", "dedup", "group"}]}.
+    CSV and Parquet: columns name, rows, dim, and optionally pooling, dtype, bin_0 ... bin_16, samples_per_session,
+    stay_probability, group.
+    """
+    from shardgym.console import console, show_tables
+    from shardgym.dataio.table_files import write_tables
+
+    found = parse_tables(source, seed, dim)
+    if out is not None:
+        write_tables(out, found)
+        console.print(f"wrote {out}", soft_wrap=True)
+    show_tables(found)
+
+
+@app.command()
+def measure(
+    tables: Annotated[list[str], typer.Option("--tables", help=TABLES_HELP + " Repeat it for several pools.")],
+    out: Annotated[Path, typer.Option(help="Folder of samples; an existing one is continued.")],
+    budget: Annotated[str, typer.Option(help="Time to spend: 90s, 10m, 1h.")] = "90s",
+    groups: Annotated[int | None, typer.Option(help="Stop when the folder holds so many groups.")] = None,
+    batch_size: Batch = 4096,
+    max_tables: Annotated[int, typer.Option(help="Most tables in a group.", min=1)] = 26,
+    memory: Annotated[str, typer.Option(help="Most memory of a group.")] = "4GB",
+    dim: Dim = None,
+    threads: Threads = 1,
+    device: Device = "cpu",
+    seed: Seed = 0,
+) -> None:
+    """Measure the fused forward and backward of random groups of tables on this machine.
+
+    Every finished sample is a file of its own: interrupt it, run it again, and it goes on where it stopped.
+    """
+    from shardgym import steps
+    from shardgym.console import console
+    from shardgym.costmodel.groups import GroupDesign
+    from shardgym.costmodel.measure import Meter
+
+    pools = tuple(parse_tables(source, seed, dim) for source in tables)
+    design = GroupDesign(pools, batch_size, max_tables, parse_bytes(memory), seed)
+    seconds = parse_seconds(budget)
+    with steps.threads(threads):
+        count = steps.measure(design, out, seconds, groups, Meter(device, seed=seed))
+    console.print(f"{out} holds {count} samples")
+
+
+@app.command()
+def fit(
+    samples: Annotated[Path, typer.Argument(help="Folder of samples written by `shardgym measure`.")],
+    out: Annotated[Path, typer.Option(help="The model file to write.")] = Path("cost_model.pt"),
+    epochs: Annotated[int, typer.Option(help="Passes over the samples.", min=1)] = 120,
+    held_out: Annotated[float, typer.Option(help="Share of samples to judge by.", min=0.01, max=0.9)] = 0.2,
+    seed: Seed = 0,
+) -> None:
+    """Fit the cost network to measured samples and print its error on samples held out."""
+    from shardgym import steps
+    from shardgym.console import console
+    from shardgym.costmodel.fit import FitOptions
+
+    model = steps.fit(samples, FitOptions(epochs=epochs, held_out=held_out, seed=seed))
+    model.save(out)
+    console.print(f"wrote {out}", soft_wrap=True)
+
+
+@app.command()
+def train(
+    cost_model: CostModelFile,
+    tables: TablesSource,
+    out: Annotated[Path, typer.Option(help="The agent file to write.")] = Path("agent.pt"),
+    devices: Devices = 4,
+    memory: Memory = "4GB",
+    batch_size: Batch = 4096,
+    tables_per_task: Annotated[int, typer.Option(help="Most tables of a training task.", min=2)] = 50,
+    tasks: Annotated[int, typer.Option(help="Training tasks drawn from the tables.", min=1)] = 50,
+    updates: Annotated[int, typer.Option(help="Updates of the policy.", min=1)] = 200,
+    dim: Dim = None,
+    any_hardware: AnyHardware = False,
+    seed: Seed = 0,
+) -> None:
+    """Train a placement agent on tasks drawn from a table set, costs predicted by the model."""
+    from shardgym import steps
+    from shardgym.agents.training import TrainingOptions
+    from shardgym.console import console
+
+    model = _load_model(cost_model, any_hardware)
+    pool = parse_tables(tables, seed, dim)
+    drawn = steps.draw_tasks(pool, tasks, tables_per_task, parse_devices(devices, memory), batch_size, seed)
+    steps.train(drawn, model, TrainingOptions(updates=updates, seed=seed)).save(out)
+    console.print(f"wrote {out}", soft_wrap=True)
+
+
+@app.command()
+def plan(
+    cost_model: CostModelFile,
+    tables: TablesSource,
+    agent: Annotated[Path | None, typer.Option(help="An agent file written by `shardgym train`.")] = None,
+    out: Annotated[Path, typer.Option(help="The plan to write.")] = Path("plan.json"),
+    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report here too.")] = None,
+    devices: Devices = 4,
+    memory: Memory = "4GB",
+    batch_size: Batch = 4096,
+    budget: Annotated[str, typer.Option(help="Planning time of a method that searches.")] = "1s",
+    dim: Dim = None,
+    any_hardware: AnyHardware = False,
+    seed: Seed = 0,
+) -> None:
+    """Place tables on devices: every method's plan by predicted cost, the best one chosen."""
+    from shardgym import steps
+    from shardgym.agents.training import Agent
+    from shardgym.console import console, show_plan
+    from shardgym.costmodel.placement import Task
+    from shardgym.costmodel.plan_file import write_plan
+    from shardgym.report import write_report
+
+    model = _load_model(cost_model, any_hardware)
+    name = tables if ":" in tables else Path(tables).stem
+    task = Task(parse_tables(tables, seed, dim), parse_devices(devices, memory), batch_size, name)
+    trained = Agent.load(agent, model) if agent is not None else None
+    planners = steps.all_planners(trained, seed)
+    made = steps.make_plan(task, model, f"{cost_model}, {model.measured_on}", planners, parse_seconds(budget))
+    write_plan(out, made)
+    if report is not None:
+        write_report(report, [made])
+    show_plan(made)
+    console.print(f"wrote {out}" + (f" and {report}" if report else ""), soft_wrap=True)
+
+
+@app.command()
+def evaluate(
+    plan: Annotated[Path, typer.Argument(help="A plan written by `shardgym plan`.")],
+    out: Annotated[Path | None, typer.Option(help="The evaluated plan to write; default: over the plan.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report here too.")] = None,
+    threads: Threads = 1,
+    device: Device = "cpu",
+    seed: Seed = 0,
+) -> None:
+    """Run every method's shards on this machine, device after device, and compare predicted with measured."""
+    from shardgym import steps
+    from shardgym.console import console, show_plan
+    from shardgym.costmodel.measure import Meter
+    from shardgym.costmodel.plan_file import read_plan, write_plan
+    from shardgym.report import write_report
+
+    made = read_plan(plan)
+    with steps.threads(threads):
+        measured = steps.evaluate(made, Meter(device, seed=seed))
+    write_plan(out or plan, measured)
+    if report is not None:
+        write_report(report, [measured])
+    show_plan(measured)
+    console.print(f"wrote {out or plan}" + (f" and {report}" if report else ""), soft_wrap=True)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of everything it makes.")] = Path("runs/demo"),
+    budget: Annotated[str, typer.Option(help="Time to measure: 90s, 10m.")] = "90s",
+    seed: Seed = 0,
+) -> None:
+    """Measure this machine, fit, train, plan Criteo Kaggle and a DLRM-like model, and check the plans for real.
+
+    What an earlier run finished is used again; delete the folder to begin anew.
+    """
+    from shardgym.demo import Demo, Scale
+
+    Demo(out, Scale(measure_seconds=parse_seconds(budget)), seed).run()
+
+
+def _load_model(path: Path, any_hardware: bool) -> "LearnedCost":
+    from shardgym.costmodel.hardware import this_hardware
+    from shardgym.costmodel.learned import LearnedCost
+
+    return LearnedCost.load(path, here=None if any_hardware else this_hardware())
