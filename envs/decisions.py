@@ -1,60 +1,54 @@
 """What an episode decided, as a task and a placement."""
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
 from shardgym.costmodel.placement import Placement, Task
-from shardgym.envs.encoding import EncodedTask
+from shardgym.envs.episode import Board
 
 
-@dataclass(frozen=True, eq=False)
 class Decisions:
-    """The options and devices of one finished episode.
+    """The options and devices of a finished episode.
 
     Args:
-        encoded: the task that was played.
-        chosen: (T,) option of each table, rows in placing order.
-        owner: (T, P) device of each piece.
+        board: of the episode once every table is placed.
     """
 
-    encoded: EncodedTask
-    chosen: NDArray[np.int16]
-    owner: NDArray[np.int16]
+    def __init__(self, board: Board) -> None:
+        self._board = board
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Decisions)
-            and self.encoded.task == other.encoded.task
+            and self._board.encoded.task == other._board.encoded.task
+            and self.options() == other.options()
             and self.placement() == other.placement()
-            and np.array_equal(self.chosen, other.chosen)
         )
+
+    def __hash__(self) -> int:
+        return hash(self.placement())
 
     def options(self) -> tuple[int, ...]:
         """Number of the option chosen for each table, in the order of the task's tables."""
-        rows = np.argsort(self.encoded.order)
-        return tuple(int(c) for c in self.chosen[rows])
+        return tuple(int(c) for c in self._board.chosen[self._rows()])
 
     def task(self) -> Task:
         """The task with every table in the form that was chosen for it: column shards apart, formats set."""
-        task = self.encoded.task
-        if len(self.encoded.bytes) == 1:
-            return task
-        return Task(
-            tuple(part for parts in self._parts() for part in parts), task.device_memory, task.batch_size, task.name
-        )
+        encoded = self._board.encoded
+        if len(encoded.bytes) == 1:
+            return encoded.task
+        parts = []
+        for row in self._rows():
+            option = encoded.options[row][self._board.chosen[row]]
+            assert option is not None, "only options that a table has are ever chosen"
+            parts += option.parts()
+        return Task(tuple(parts), encoded.task.device_memory, encoded.task.batch_size, encoded.task.name)
 
     def placement(self) -> Placement:
         """A device for each table of `task()`."""
-        rows = np.argsort(self.encoded.order)
-        pieces = self.encoded.pieces[self.chosen, np.arange(len(rows))]
-        return Placement(tuple(int(d) for t in rows for d in self.owner[t, : pieces[t]]))
+        board, rows = self._board, self._rows()
+        pieces = board.encoded.pieces[board.chosen, np.arange(len(rows))]
+        return Placement(tuple(int(d) for row in rows for d in board.owner[row, : pieces[row]]))
 
-    def _parts(self) -> list[tuple]:
-        parts = []
-        for row in np.argsort(self.encoded.order):
-            option = self.encoded.options[row][self.chosen[row]]
-            assert option is not None, "only options that a table has are ever chosen"
-            parts.append(option.parts())
-        return parts
+    def _rows(self) -> np.ndarray:
+        """The row of each of the task's tables."""
+        return np.argsort(self._board.encoded.order)

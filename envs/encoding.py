@@ -1,4 +1,4 @@
-"""A task as arrays: encoded once, then shared by every episode that plays it."""
+"""A task as arrays, encoded once for all the episodes that play it."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -31,6 +31,7 @@ class EncodedTask:
         states: (C, T, H) what one piece adds to its device's state.
         alone: (C, T) ms, predicted cost of one piece alone on a device.
         bytes: (C, T) memory of one piece.
+        memory: (C, T) the same as a share of the task's largest device.
         pieces: (C, T) pieces to place, 0 where the table lacks the option.
         price: (C, T) points of accuracy.
         budget: points that may be spent.
@@ -44,6 +45,7 @@ class EncodedTask:
     states: NDArray[np.float32]
     alone: NDArray[np.float32]
     bytes: NDArray[np.int64]
+    memory: NDArray[np.float32]
     pieces: NDArray[np.int64]
     price: NDArray[np.float64]
     budget: float
@@ -72,6 +74,7 @@ def encode(task: Task, rules: Rules, cost_model: SummedCostModel, order: str) ->
         states=np.stack([cost_model.table_states(v) for v in variants])[:, by].astype(np.float32),
         alone=alone[:, by],
         bytes=table_bytes[:, by],
+        memory=(table_bytes[:, by] / max(task.device_memory)).astype(np.float32),
         pieces=pieces[:, by],
         price=price[:, by],
         budget=rules.budget(task),
@@ -111,97 +114,36 @@ def _require_room(task: Task, table_bytes: NDArray[np.int64], pieces: NDArray[np
         )
 
 
-class TaskStore:
-    """Encoded tasks in padded arrays, a slot each; the least recently used slot that no episode plays is given anew.
+class TaskEncoder:
+    """Encodes tasks for one layout, and keeps the last ones.
 
     Args:
-        layout: sizes to pad to.
+        layout: sizes that a task must fit.
         rules, cost_model, order: how tasks are encoded.
-        capacity: slots; more than the episodes that play at once.
+        capacity: encoded tasks that are kept.
     """
 
-    BLOCK = 16  # slots that the arrays grow by
-
     def __init__(self, layout: Layout, rules: Rules, cost_model: SummedCostModel, order: str, capacity: int) -> None:
-        self.layout, self.rules, self.cost_model, self.order, self.capacity = (
-            layout, rules, cost_model, order, capacity,
-        )  # fmt: skip
-        self.encoded: list[EncodedTask] = []
-        self.players: list[int] = []
-        self._slots: OrderedDict[int, int] = OrderedDict()  # by id(task), least recently used first
-        C, T, D = max(1, layout.options), layout.max_tables, layout.max_devices
-        self.tables = np.zeros((0, C, T, layout.features), np.float32)
-        self.states = np.zeros((0, C, T, 0), np.float32)  # (slots, C, T, H): H is known with the first task
-        self.alone = np.zeros((0, C, T), np.float32)
-        self.bytes = np.zeros((0, C, T), np.int64)
-        self.memory = np.zeros((0, C, T), np.float32)  # shares of the task's largest device
-        self.pieces = np.zeros((0, C, T), np.int64)
-        self.price = np.zeros((0, C, T), np.float64)
-        self.device_memory = np.zeros((0, D), np.int64)
-        self.context = np.zeros(0, np.int64)  # tasks of one number agree in all that device costs may depend on
-        self._contexts: dict[tuple[int, int], int] = {}
+        self.layout, self.rules, self.cost_model, self.order = layout, rules, cost_model, order
+        self.capacity = capacity
+        self._kept: OrderedDict[int, EncodedTask] = OrderedDict()  # by id(task), least recently used first
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         # A copy's tasks are other objects than the original's.
-        self._slots = OrderedDict((id(self.encoded[slot].task), slot) for slot in self._slots.values())
+        self._kept = OrderedDict((id(encoded.task), encoded) for encoded in self._kept.values())
 
-    def take(self, task: Task) -> int:
-        """The slot of a task, encoded now if it is new; `give_back` ends its use."""
-        slot = self._slots.get(id(task))
-        if slot is None:
-            self._check(task)
+    def __call__(self, task: Task) -> EncodedTask:
+        """The task as arrays.
+
+        Raises:
+            InputError: it is larger than the layout, or no placement of it can exist.
+        """
+        encoded = self._kept.pop(id(task), None)
+        if encoded is None:
+            self.layout.require_fit(len(task.tables), task.devices, task.name)
             encoded = encode(task, self.rules, self.cost_model, self.order)
-            slot = self._free_slot()
-            self._fill(slot, encoded)
-        self._slots[id(task)] = slot
-        self._slots.move_to_end(id(task))
-        self.players[slot] += 1
-        return slot
-
-    def give_back(self, slot: int) -> None:
-        """One episode no longer plays this slot's task."""
-        self.players[slot] -= 1
-
-    def _check(self, task: Task) -> None:
-        for what, has, most in (
-            ("tables", len(task.tables), self.layout.max_tables),
-            ("devices", task.devices, self.layout.max_devices),
-        ):
-            if has > most:
-                raise InputError(f"task {task.name!r} has {has} {what} and max_{what} is {most}; raise max_{what}")
-
-    def _free_slot(self) -> int:
-        if len(self.encoded) >= self.capacity:
-            for key, slot in self._slots.items():
-                if self.players[slot] == 0:
-                    del self._slots[key]
-                    return slot
-        if len(self.encoded) == len(self.bytes):
-            self._grow()
-        self.players.append(0)
-        return len(self.players) - 1
-
-    def _grow(self) -> None:
-        for name in ("tables", "states", "alone", "bytes", "memory", "pieces", "price", "device_memory", "context"):
-            old = getattr(self, name)
-            setattr(self, name, np.concatenate([old, np.zeros((self.BLOCK, *old.shape[1:]), old.dtype)]))
-
-    def _fill(self, slot: int, encoded: EncodedTask) -> None:
-        if not self.encoded:
-            self.states = np.zeros((*self.states.shape[:-1], encoded.states.shape[-1]), np.float32)
-        T, task = len(encoded.order), encoded.task
-        for name in ("alone", "bytes", "pieces", "price", "states"):
-            padded = getattr(self, name)[slot]
-            padded[:] = 0
-            padded[:, :T] = getattr(encoded, name)
-        self.tables[slot] = 0
-        self.tables[slot, :, :T] = encoded.features
-        self.memory[slot] = self.bytes[slot] / max(task.device_memory)
-        self.device_memory[slot] = -1  # less than any table needs, where there is no device
-        self.device_memory[slot, : task.devices] = task.device_memory
-        self.context[slot] = self._contexts.setdefault((task.batch_size, task.devices), len(self._contexts))
-        if slot == len(self.encoded):
-            self.encoded.append(encoded)
-        else:
-            self.encoded[slot] = encoded
+            if len(self._kept) >= self.capacity:
+                self._kept.popitem(last=False)
+        self._kept[id(task)] = encoded
+        return encoded

@@ -1,7 +1,6 @@
-"""N concurrent episodes as NumPy arrays: the one implementation behind every environment, single and vector.
+"""N concurrent episodes as NumPy arrays: `episode.Episode`, N times at once.
 
-A table is encoded once. Placing a piece adds its state to the running sum of its device, and only that device's cost
-is predicted again; a step therefore costs the same whether it is the first or the thousandth.
+Arrays are padded; `store` holds what is static, so that episodes of one task share it.
 """
 
 from collections.abc import Sequence
@@ -11,25 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgym.costmodel.placement import PHASES, UNPLACED, Task
-from shardgym.envs.decisions import Decisions
-from shardgym.envs.encoding import TaskStore
+from shardgym.costmodel.summed import SummedCostModel
+from shardgym.envs.episode import Board
 from shardgym.envs.observation import PADDING
-
-REWARD_PER_MS = -0.01
-"""Reward of a millisecond of predicted step latency: a plan of 100 ms returns -1."""
-
-
-class IllegalActionError(ValueError):
-    """An action that the mask forbids, under `strict=True`.
-
-    Args:
-        message: what is wrong with it.
-        mask: (A,) int8, the actions that were legal.
-    """
-
-    def __init__(self, message: str, mask: NDArray[np.int8]) -> None:
-        super().__init__(message)
-        self.mask = mask
+from shardgym.envs.options import ROUNDING
+from shardgym.envs.rewards import REWARD_PER_MS, IllegalActionError, failed_ms
+from shardgym.envs.task_store import NO_SLOT, TaskStore
 
 
 @dataclass(frozen=True)
@@ -57,17 +43,19 @@ class Episodes:
     Args:
         count: N.
         store: where tasks are encoded.
+        cost_model: predicts device costs.
         dense: reward each step's change of the step latency, else the whole at the end.
         strict: raise on an illegal action.
     """
 
-    def __init__(self, count: int, store: TaskStore, dense: bool, strict: bool) -> None:
+    def __init__(self, count: int, store: TaskStore, cost_model: SummedCostModel, dense: bool, strict: bool) -> None:
         layout = store.layout
-        self.count, self.store, self.layout, self.dense, self.strict = count, store, layout, dense, strict
+        self.count, self.store, self.layout, self.cost_model = count, store, layout, cost_model
+        self.dense, self.strict = dense, strict
         N, T, D, P = count, layout.max_tables, layout.max_devices, layout.max_pieces
         self.decides = layout.options > 0
         self._all = np.arange(N)
-        self.slot = np.full(N, -1)
+        self.slot = np.full(N, NO_SLOT)
         self.tables_of = np.ones(N, np.int64)
         self.devices_of = np.ones(N, np.int64)
         self.row = np.zeros(N, np.int64)  # tables placed; `cursor` is this, clamped to the last row
@@ -81,7 +69,7 @@ class Episodes:
         self.budget = np.zeros(N)
         self.worst_ms = np.zeros(N)
         self.value_ms = np.zeros(N)
-        self.sums = np.zeros((N, D, 0), np.float32)  # (N, D, H)
+        self.sums = np.zeros((N, D, 0))  # (N, D, H)
         self.costs = np.zeros((N, D, len(PHASES)), np.float32)
         self.exists = np.zeros((N, D), np.int8)
         self.legal = np.zeros((N, layout.actions), np.int8)
@@ -96,12 +84,13 @@ class Episodes:
             InputError: a task does not fit the layout or its devices.
         """
         store, rows = self.store, episodes
+        for slot in self.slot[rows].tolist():
+            store.give_back(slot)
+        self.slot[rows] = NO_SLOT
         slots = np.array([store.take(task) for task in tasks])
-        for n in rows[self.slot[rows] >= 0]:
-            store.give_back(int(self.slot[n]))
         encoded = [store.encoded[slot] for slot in slots]
         if self.sums.shape[-1] != store.states.shape[-1]:
-            self.sums = np.zeros((*self.sums.shape[:-1], store.states.shape[-1]), np.float32)
+            self.sums = np.zeros((*self.sums.shape[:-1], store.states.shape[-1]))
         self.slot[rows] = slots
         self.tables_of[rows] = [len(e.order) for e in encoded]
         self.devices_of[rows] = [e.task.devices for e in encoded]
@@ -158,11 +147,18 @@ class Episodes:
         """(N,) predicted step latency of what is placed."""
         return self.costs.max(axis=1).sum(axis=1, dtype=np.float64)
 
-    def decisions(self, n: int) -> Decisions:
-        """What episode n has decided so far; to be read once all its tables are placed."""
-        T, P = self.tables_of[n], self.layout.max_pieces
-        owner = self.owner[n, : T * P].reshape(T, P).copy()  # (T * P,) -> (T, P)
-        return Decisions(self.store.encoded[self.slot[n]], self.chosen[n, :T].copy(), owner)
+    def board(self, n: int) -> Board:
+        """Where episode n stands; arrays are copies."""
+        T, D, P = int(self.tables_of[n]), int(self.devices_of[n]), self.layout.max_pieces
+        return Board(
+            self.store.encoded[self.slot[n]],
+            int(self.row[n]),
+            int(self.option[n]),
+            self.chosen[n, :T].copy(),
+            self.owner[n, : T * P].reshape(T, P).copy(),  # (T * P,) -> (T, P)
+            self.memory_left[n, :D].copy(),
+            self.costs[n, :D].copy(),
+        )
 
     def observe(self) -> dict[str, NDArray]:
         """The observations of all episodes (see `observation.FIELDS`); only `tables` is not a copy."""
@@ -201,7 +197,7 @@ class Episodes:
         self.memory_left[rows, devices] -= self.store.bytes[slot, option, row]
         sums = self.sums[rows, devices] + self.store.states[slot, option, row]  # (n, H)
         self.sums[rows, devices] = sums
-        self.costs[rows, devices] = self._predict(rows, sums)
+        self.costs[rows, devices] = self._predict(rows, sums.astype(np.float32))
         if not self.decides:
             self.owner[rows, row] = devices
             self.row[rows] = row + 1
@@ -230,13 +226,13 @@ class Episodes:
         """Costs of the devices that changed, (n, H) to (n, 4)."""
         store, slots = self.store, self.slot[rows]
         if self._one_context:
-            return store.cost_model.device_costs(sums[:, None, :], store.encoded[self.slot[0]].task)[:, 0]
+            return self.cost_model.device_costs(sums[:, None, :], store.encoded[self.slot[0]].task)[:, 0]
         contexts = store.context[slots]
         costs = np.empty((len(rows), len(PHASES)), np.float32)
         for context in np.unique(contexts):
             here = np.flatnonzero(contexts == context)
             task = store.encoded[slots[here[0]]].task
-            costs[here] = store.cost_model.device_costs(sums[here, None, :], task)[:, 0]
+            costs[here] = self.cost_model.device_costs(sums[here, None, :], task)[:, 0]
         return costs
 
     def _update_legal(self) -> None:
@@ -254,7 +250,7 @@ class Episodes:
         # Equal pieces fit wherever the devices' whole numbers of them add up.
         free = np.maximum(self.memory_left, 0)[:, None, :] // size[:, :, None]  # (N, C, D)
         fits = (free.sum(axis=2) >= pieces) & (pieces > 0)
-        affordable = self.store.price[slot, :, cursor] <= self.budget_left[:, None] + 1e-9
+        affordable = self.store.price[slot, :, cursor] <= self.budget_left[:, None] + ROUNDING
         self.legal[:, D:] = fits & affordable & deciding & open_
 
     def _reward(self, done: NDArray[np.bool_], complete: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -273,13 +269,8 @@ class Episodes:
         return reward
 
     def _fail(self, value: NDArray[np.float64], failed: NDArray[np.int64]) -> None:
-        """A failed episode is worth more ms than any plan, and the more the earlier it failed."""
-        unplaced = 1 - self.row[failed] / self.tables_of[failed]
-        value[failed] = self.worst_ms[failed] * (1 + unplaced)
+        value[failed] = failed_ms(self.worst_ms[failed], 1 - self.row[failed] / self.tables_of[failed])
 
     def _refuse(self, actions: NDArray[np.integer], allowed: NDArray[np.bool_]) -> None:
         n = int(self._all[~allowed][0])
-        mask = self.legal[n].copy()
-        raise IllegalActionError(
-            f"action {int(actions[n])} is not legal now; choose one of {np.flatnonzero(mask).tolist()}", mask
-        )
+        raise IllegalActionError(int(actions[n]), self.legal[n].copy())

@@ -77,6 +77,16 @@ class Layout:
             if not isinstance(value, int | np.integer) or not 1 <= value <= np.iinfo(np.int16).max:
                 raise InputError(f"{name} is {value!r}; give a whole number from 1 to {np.iinfo(np.int16).max}")
 
+    def require_fit(self, tables: int, devices: int, name: str) -> None:
+        """Refuse a task that is larger than the observation.
+
+        Raises:
+            InputError: it has too many tables or devices.
+        """
+        for what, has, most in (("tables", tables, self.max_tables), ("devices", devices, self.max_devices)):
+            if has > most:
+                raise InputError(f"task {name!r} has {has} {what} and max_{what} is {most}; raise max_{what}")
+
     @property
     def actions(self) -> int:
         """A: actions 0 to D - 1 are devices, actions D to D + C - 1 are options."""

@@ -10,6 +10,9 @@ from shardgym.embeddings.tables import TableSpec, TensorTrainFormat
 from shardgym.embeddings.tt_shapes import choose_dim_shape
 from shardgym.envs.prices import DEFAULT_BUDGET, DEFAULT_PRICES, FORMATS
 
+ROUNDING = 1e-9
+"""Points of accuracy that a sum of prices may be off by."""
+
 
 @dataclass(frozen=True)
 class Option:

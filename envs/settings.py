@@ -10,10 +10,12 @@ from shardgym.costmodel.learned import LearnedCost
 from shardgym.costmodel.placement import Task
 from shardgym.costmodel.summed import SummedCostModel
 from shardgym.embeddings.errors import InputError
-from shardgym.envs.encoding import ORDERS, TaskStore
+from shardgym.envs.encoding import ORDERS, TaskEncoder
+from shardgym.envs.episode import Episode
 from shardgym.envs.episodes import Episodes
 from shardgym.envs.observation import Layout
 from shardgym.envs.options import Rules
+from shardgym.envs.task_store import TaskStore
 from shardgym.envs.tasks import TaskSource, as_source
 
 Reward = Literal["dense", "sparse"]
@@ -74,10 +76,18 @@ class Settings:
         )
         return cls(rules, source, read_cost_model(cost_model), layout, reward == "dense", order, bool(strict))
 
+    def episode(self) -> Episode:
+        """One episode."""
+        return Episode(self.layout, self.cost_model, self.dense, self.strict)
+
     def episodes(self, count: int) -> Episodes:
         """`count` episodes that share one store of encoded tasks."""
-        store = TaskStore(self.layout, self.rules, self.cost_model, self.order, count + CACHED_TASKS)
-        return Episodes(count, store, self.dense, self.strict)
+        store = TaskStore(self.encoder(1), self.layout, count + CACHED_TASKS)
+        return Episodes(count, store, self.cost_model, self.dense, self.strict)
+
+    def encoder(self, capacity: int) -> TaskEncoder:
+        """What makes tasks into arrays, keeping the last `capacity`."""
+        return TaskEncoder(self.layout, self.rules, self.cost_model, self.order, capacity)
 
     def next_task(self, rng: np.random.Generator, options: dict[str, Any] | None) -> Task:
         """The task of a reset: `options["task"]` (a Task, or its number in a finite source) or one drawn."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shardgym.embeddings.errors import InputError
 from shardgym.envs.decisions import Decisions
-from shardgym.envs.settings import Settings
+from shardgym.envs.settings import CACHED_TASKS, Settings
 from shardgym.envs.viewer import Viewer
 
 Observation = dict[str, NDArray]
@@ -31,9 +31,8 @@ class PlacingEnv(gym.Env):
         self.settings, self.render_mode = settings, render_mode
         self.observation_space = settings.layout.space()
         self.action_space = spaces.Discrete(settings.layout.actions)
-        self.episodes = settings.episodes(1)
-        self._first = np.zeros(1, np.int64)
-        self._action = np.zeros(1, np.int64)
+        self.episode = settings.episode()
+        self._encode = settings.encoder(CACHED_TASKS)
         self._viewer: Viewer | None = None
 
     def reset(
@@ -41,32 +40,28 @@ class PlacingEnv(gym.Env):
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode; `options["task"]` chooses its task."""
         super().reset(seed=seed)
-        self.episodes.begin(self._first, [self.settings.next_task(self.np_random, options)])
+        self.episode.begin(self._encode(self.settings.next_task(self.np_random, options)))
         self._show()
-        return self._observe(), {"action_mask": self.action_masks()}
+        return self.episode.observe(), {"action_mask": self.action_masks()}
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take one action."""
-        self._action[0] = action
-        outcome = self.episodes.step(self._action)
-        done = bool(outcome.done[0])
-        info: dict[str, Any] = {"action_mask": self.action_masks()}
+        reward, done, complete, dead_end, illegal = self.episode.step(int(action))
+        info: dict[str, Any] = {"action_mask": self.episode.legal.copy()}
         if done:
-            complete = bool(outcome.complete[0])
-            info |= {"is_success": complete, "illegal_action": bool(outcome.illegal[0])}
-            info["dead_end"] = bool(outcome.dead_end[0])
+            info |= {"is_success": complete, "illegal_action": illegal, "dead_end": dead_end}
             if complete:
-                info |= {"step_ms": float(self.episodes.step_ms()[0]), "decisions": self.episodes.decisions(0)}
+                info |= {"step_ms": self.episode.step_ms(), "decisions": self.decisions()}
         self._show()
-        return self._observe(), float(outcome.reward[0]), done, False, info
+        return self.episode.observe(), reward, done, False, info
 
     def action_masks(self) -> NDArray[np.int8]:
         """(A,) int8, the actions that are legal now (the name that sb3-contrib looks for)."""
-        return self.episodes.legal[0].copy()
+        return self.episode.legal.copy()
 
     def decisions(self) -> Decisions:
         """The task as decided and its placement, once the episode is complete."""
-        return self.episodes.decisions(0)
+        return Decisions(self.episode.board())
 
     def render(self) -> Any:
         """A frame by `render_mode`: text, an RGB array (H, W, 3), or a window."""
@@ -75,7 +70,7 @@ class PlacingEnv(gym.Env):
             return None
         if self._viewer is None:
             self._viewer = Viewer(self.settings.rules.names)
-        return self._viewer.show(self.episodes, 0, self.render_mode)
+        return self._viewer.show(self.episode.board(), self.render_mode)
 
     def close(self) -> None:
         """Close the window, if there is one."""
@@ -86,8 +81,3 @@ class PlacingEnv(gym.Env):
     def _show(self) -> None:
         if self.render_mode == "human":
             self.render()
-
-    def _observe(self) -> Observation:
-        fields = {name: rows[0] for name, rows in self.episodes.observe().items()}
-        fields["tables"] = fields["tables"].copy()
-        return fields

@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from shardgym.embeddings.errors import InputError
+from shardgym.envs.decisions import Decisions
 from shardgym.envs.episodes import Outcome
 from shardgym.envs.settings import Settings
 from shardgym.envs.viewer import Viewer
@@ -95,7 +96,7 @@ class VectorPlacingEnv(gym.vector.VectorEnv):
             return None
         if self._viewer is None:
             self._viewer = Viewer(self.settings.rules.names)
-        return tuple(self._viewer.show(self.episodes, n, self.render_mode) for n in range(self.num_envs))
+        return tuple(self._viewer.show(self.episodes.board(n), self.render_mode) for n in range(self.num_envs))
 
     def _seed(self, seeds: Sequence[int | None] | None) -> None:
         if not self._rngs:
@@ -127,7 +128,7 @@ class VectorPlacingEnv(gym.vector.VectorEnv):
         if complete.any():
             decisions = np.full(self.num_envs, None, dtype=object)
             for n in np.flatnonzero(complete):
-                decisions[n] = self.episodes.decisions(int(n))
+                decisions[n] = Decisions(self.episodes.board(int(n)))
             info |= {"step_ms": np.where(complete, self.episodes.step_ms(), 0.0), "_step_ms": complete.copy()}
             info |= {"decisions": decisions, "_decisions": complete.copy()}
         return {"final_obs": final_obs, "_final_obs": done.copy(), "final_info": info, "_final_info": done.copy()}

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shardgym.costmodel.placement import PHASES
-from shardgym.envs.episodes import Episodes
+from shardgym.envs.episode import Board
 
 WIDTH, HEIGHT = 640, 400
 MARGIN, HEADER, FOOTER, MEMORY_HEIGHT = 12, 44, 18, 70
@@ -21,7 +21,7 @@ MOST_LABELS = 16  # devices up to which their numbers fit below the bars
 
 
 class Viewer:
-    """Draws one episode of many.
+    """Draws an episode.
 
     Args:
         options: names of the options that are chosen among.
@@ -31,60 +31,58 @@ class Viewer:
         self._options = options
         self._window: Any = None
 
-    def show(self, episodes: Episodes, n: int, mode: str) -> Any:
-        """Episode n as text ("ansi"), as an array (H, W, 3) uint8 ("rgb_array"), or in a window ("human")."""
+    def show(self, board: Board, mode: str) -> Any:
+        """As text ("ansi"), as an array (H, W, 3) uint8 ("rgb_array"), or in a window ("human")."""
         if mode == "ansi":
-            return self.text(episodes, n)
-        frame = self.picture(episodes, n)
+            return self.text(board)
+        frame = self.picture(board)
         if mode == "rgb_array":
             return frame
         self._show_window(frame)
         return None
 
-    def text(self, episodes: Episodes, n: int) -> str:
+    def text(self, board: Board) -> str:
         """A row a device: tables, predicted phases, memory."""
-        table = Table(title=self.title(episodes, n), title_justify="left")
+        table = Table(title=self.title(board), title_justify="left")
         for heading in ("device", "tables", *(f"{phase} ms" for phase in PHASES), "memory GiB"):
             table.add_column(heading, justify="right")
-        memory = self._capacity(episodes, n)
-        for d in range(episodes.devices_of[n]):
-            held = int((episodes.owner[n] == d).sum())
-            used = memory[d] - episodes.memory_left[n, d]
-            phases = (f"{ms:.2f}" for ms in episodes.costs[n, d])
+        memory = self._capacity(board)
+        for d in range(len(memory)):
+            held = int((board.owner == d).sum())
+            used = memory[d] - board.memory_left[d]
+            phases = (f"{ms:.2f}" for ms in board.costs[d])
             table.add_row(str(d), str(held), *phases, f"{used / GIB:.2f} / {memory[d] / GIB:.2f}")
         out = io.StringIO()
         Console(file=out, width=110, color_system=None).print(table)
         return out.getvalue()
 
-    def title(self, episodes: Episodes, n: int) -> str:
+    def title(self, board: Board) -> str:
         """The table in hand, and the step latency so far."""
-        encoded = episodes.store.encoded[episodes.slot[n]]
-        step = float(episodes.costs[n].max(axis=0).sum())
-        placed, count = int(episodes.row[n]), int(episodes.tables_of[n])
-        head = f"{encoded.task.name}: {placed} of {count} tables placed, step {step:.2f} ms"
-        if placed == count:
+        encoded, row, option = board.encoded, board.row, board.option
+        step, count = float(board.costs.max(axis=0).sum()), len(board.chosen)
+        head = f"{encoded.task.name}: {row} of {count} tables placed, step {step:.2f} ms"
+        if row == count:
             return head
-        row = int(episodes.cursor()[n])
-        option = int(episodes.option[n])
-        piece = (encoded.options[row][max(option, 0)] or encoded.options[row][0]).piece
+        in_hand = encoded.options[row][max(option, 0)]
+        assert in_hand is not None, "only options that a table has are ever chosen"
+        piece = in_hand.piece
         chosen = "" if len(self._options) == 1 else f", {self._options[option] if option >= 0 else 'to be decided'}"
         return (
             f"{head}\nin hand: {piece.name}, {piece.rows:,} rows of dim {piece.dim}, pooling {piece.pooling:g}, "
             f"{piece.bytes() / GIB:.2f} GiB{chosen}"
         )
 
-    def picture(self, episodes: Episodes, n: int) -> NDArray[np.uint8]:
+    def picture(self, board: Board) -> NDArray[np.uint8]:
         """Bars of all devices, (HEIGHT, WIDTH, 3)."""
         image = Image.new("RGB", (WIDTH, HEIGHT), PAPER)
         draw = ImageDraw.Draw(image)
-        draw.multiline_text((MARGIN, 6), self.title(episodes, n), fill=INK)
-        D = int(episodes.devices_of[n])
-        costs = episodes.costs[n, :D]
+        draw.multiline_text((MARGIN, 6), self.title(board), fill=INK)
+        D, costs = len(board.memory_left), board.costs
         # Room for half as much again as an even share of all tables alone, or for the tallest bar.
-        top = max(1.5 * float(episodes.worst_ms[n]) / D, float(costs.sum(axis=1).max()), 1e-9)
+        top = max(1.5 * board.encoded.worst_ms / D, float(costs.sum(axis=1).max()), 1e-9)
         floor = HEIGHT - FOOTER - MEMORY_HEIGHT - MARGIN
         pitch = (WIDTH - 2 * MARGIN) / D
-        capacity = self._capacity(episodes, n)
+        capacity = self._capacity(board)
         for d in range(D):
             left, right = MARGIN + d * pitch, MARGIN + (d + 0.8) * pitch
             bottom = float(floor)
@@ -93,7 +91,7 @@ class Viewer:
                 if height > 0:
                     draw.rectangle((left, bottom - height, right, bottom), fill=colour)
                 bottom -= height
-            self._memory(draw, (left, right), capacity, d, int(episodes.memory_left[n, d]))
+            self._memory(draw, (left, right), capacity, d, int(board.memory_left[d]))
             if D <= MOST_LABELS:
                 draw.text((left, HEIGHT - FOOTER + 2), f"{d}", fill=INK)
         draw.line((MARGIN, floor, WIDTH - MARGIN, floor), fill=INK)
@@ -121,8 +119,8 @@ class Viewer:
             x += 20 + 7 * len(name)
 
     @staticmethod
-    def _capacity(episodes: Episodes, n: int) -> NDArray[np.int64]:
-        return episodes.store.device_memory[episodes.slot[n], : episodes.devices_of[n]]
+    def _capacity(board: Board) -> NDArray[np.int64]:
+        return np.array(board.encoded.task.device_memory)
 
     def _show_window(self, frame: NDArray[np.uint8]) -> None:
         from matplotlib import pyplot as plt  # only a window needs it

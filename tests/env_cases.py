@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from shardgym.costmodel.additive import AdditiveCost
+from shardgym.costmodel.additive import AdditiveCost, work
 from shardgym.costmodel.placement import Task
+from shardgym.costmodel.summed import SummedCostModel
 from shardgym.dataio.synthetic import dlrm_like
 
 COEFFICIENTS = np.array([[1e-3, 1e-9, 5e-10, 2e-10], [1e-3, 2e-9, 1e-9, 4e-10]])
@@ -12,6 +13,20 @@ COEFFICIENTS = np.array([[1e-3, 1e-9, 5e-10, 2e-10], [1e-3, 2e-9, 1e-9, 4e-10]])
 def additive():
     """A fixed additive cost: a launch, and ms a table, a look-up, a number read and a number pooled."""
     return AdditiveCost(COEFFICIENTS, np.array([0.1, 0.2]))
+
+
+class FusedCost(SummedCostModel):
+    """A cost that is not additive, and that depends on the task's batch size and devices."""
+
+    def table_states(self, task):
+        """(T, 4): the work of each table."""
+        return (work(task.tables, task.batch_size) * [1, 1e-6, 1e-7, 1e-6]).astype(np.float32)
+
+    def device_costs(self, states, task):
+        """(..., D, 4) to (..., D, 4) ms."""
+        costs = np.sqrt(states) + np.log1p(states.sum(axis=-1, keepdims=True))
+        costs[..., 1:3] *= task.devices - 1 + task.batch_size / 65536
+        return costs.astype(np.float32)
 
 
 def small_task(seed=0, tables=8, devices=3, room=2.0, **changes):

@@ -7,8 +7,8 @@ import pytest
 from shardgym.costmodel.features import table_features
 from shardgym.costmodel.placement import Placement
 from shardgym.embeddings.errors import InputError
-from shardgym.envs.episodes import REWARD_PER_MS, IllegalActionError
 from shardgym.envs.observation import PADDING, Layout
+from shardgym.envs.rewards import REWARD_PER_MS, IllegalActionError
 from tests.env_cases import additive, small_task, small_tasks
 
 ID = "shardgym:shardgym/TablePlacement-v0"

@@ -1,0 +1,98 @@
+"""Encoded tasks in padded arrays, shared by the episodes of a vector environment."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from shardgym.costmodel.placement import Task
+from shardgym.envs.encoding import EncodedTask
+from shardgym.envs.observation import Layout
+
+NO_SLOT = -1
+
+
+class TaskStore:
+    """Encoded tasks in padded arrays, a slot each; the least recently used slot that no episode plays is given anew.
+
+    Args:
+        encode: makes a task into arrays.
+        layout: sizes to pad to.
+        capacity: slots; more than the episodes that play at once.
+    """
+
+    BLOCK = 16  # slots that the arrays grow by
+
+    def __init__(self, encode: Callable[[Task], EncodedTask], layout: Layout, capacity: int) -> None:
+        self.encode, self.layout, self.capacity = encode, layout, capacity
+        self.encoded: list[EncodedTask] = []
+        self.players: list[int] = []
+        self._slots: OrderedDict[int, int] = OrderedDict()  # by id(task), least recently used first
+        C, T, D = max(1, layout.options), layout.max_tables, layout.max_devices
+        self.tables = np.zeros((0, C, T, layout.features), np.float32)
+        self.states = np.zeros((0, C, T, 0), np.float32)  # (slots, C, T, H): H is known with the first task
+        self.alone = np.zeros((0, C, T), np.float32)
+        self.bytes = np.zeros((0, C, T), np.int64)
+        self.memory = np.zeros((0, C, T), np.float32)  # shares of the task's largest device
+        self.pieces = np.zeros((0, C, T), np.int64)
+        self.price = np.zeros((0, C, T), np.float64)
+        self.device_memory = np.zeros((0, D), np.int64)
+        self.context = np.zeros(0, np.int64)  # tasks of one number agree in all that device costs may depend on
+        self._contexts: dict[tuple[int, int], int] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # A copy's tasks are other objects than the original's.
+        self._slots = OrderedDict((id(self.encoded[slot].task), slot) for slot in self._slots.values())
+
+    def take(self, task: Task) -> int:
+        """The slot of a task, encoded now if it is new; `give_back` ends its use."""
+        slot = self._slots.get(id(task))
+        if slot is None:
+            encoded = self.encode(task)
+            slot = self._free_slot()
+            self._fill(slot, encoded)
+        self._slots[id(task)] = slot
+        self._slots.move_to_end(id(task))
+        self.players[slot] += 1
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """One episode no longer plays this slot's task."""
+        if slot != NO_SLOT:
+            self.players[slot] -= 1
+
+    def _free_slot(self) -> int:
+        if len(self.encoded) >= self.capacity:
+            for key, slot in self._slots.items():
+                if self.players[slot] == 0:
+                    del self._slots[key]
+                    return slot
+        if len(self.encoded) == len(self.bytes):
+            self._grow()
+        self.players.append(0)
+        return len(self.players) - 1
+
+    def _grow(self) -> None:
+        for name in ("tables", "states", "alone", "bytes", "memory", "pieces", "price", "device_memory", "context"):
+            old = getattr(self, name)
+            setattr(self, name, np.concatenate([old, np.zeros((self.BLOCK, *old.shape[1:]), old.dtype)]))
+
+    def _fill(self, slot: int, encoded: EncodedTask) -> None:
+        if not self.encoded:
+            self.states = np.zeros((*self.states.shape[:-1], encoded.states.shape[-1]), np.float32)
+        T, task = len(encoded.order), encoded.task
+        for name in ("alone", "bytes", "memory", "pieces", "price", "states"):
+            padded = getattr(self, name)[slot]
+            padded[:] = 0
+            padded[:, :T] = getattr(encoded, name)
+        self.tables[slot] = 0
+        self.tables[slot, :, :T] = encoded.features
+        self.device_memory[slot] = -1  # less than any table needs, where there is no device
+        self.device_memory[slot, : task.devices] = task.device_memory
+        self.context[slot] = self._contexts.setdefault((task.batch_size, task.devices), len(self._contexts))
+        if slot == len(self.encoded):
+            self.encoded.append(encoded)
+        else:
+            self.encoded[slot] = encoded
