@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from shardgym.embeddings.errors import InputError
 from shardgym.envs.vector import VectorPlacingEnv
 
-FINAL_KEYS = ("is_success", "illegal_action", "dead_end", "step_ms", "decisions")
+FINAL_KEYS = ("action_mask", "is_success", "illegal_action", "dead_end", "step_ms", "decisions")
 
 
 def make_vec(name: str, n: int, seed: int | None = None, monitor: bool = True, **keywords: Any) -> VecEnv:

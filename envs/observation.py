@@ -98,8 +98,8 @@ class Layout:
         boxes: dict[str, spaces.Space] = {
             "tables": _floats(T * self.features, low=-LIMIT),
             "owner": _shorts(T * self.max_pieces, PADDING, D - 1),
-            "cursor": _shorts(1, 0, T - 1),
-            "table_count": _shorts(1, 1, T),
+            "cursor": _shorts(1, 0, T),
+            "table_count": _shorts(1, 0, T),
             "current": _floats(self.features, low=-LIMIT),
             "current_memory": _floats(1),
             "current_cost": _floats(1),

@@ -1,8 +1,11 @@
 """TablePlacement against a plain re-computation of every observation, reward and mask."""
 
+import warnings
+
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 from shardgym.costmodel.features import table_features
 from shardgym.costmodel.placement import Placement
@@ -156,6 +159,9 @@ def test_a_task_that_cannot_be_placed_is_refused_at_reset():
 
 def test_one_device_has_one_way():
     env = make(tasks=[small_task(3, tables=3, devices=1)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(make(tasks=[small_task(3, tables=1, devices=1)]).unwrapped)
     _, info = env.reset(seed=0)
     for _ in range(3):
         assert info["action_mask"].tolist() == [1]
