@@ -28,18 +28,18 @@ class AdditiveCost(SummedCostModel):
     def fit(cls, samples: Sequence[Sample]) -> "AdditiveCost":
         """Fit to measured samples, weighting each by its inverse cost so that relative errors count."""
         sums = np.array([work(sample.tables, sample.batch_size).sum(axis=0) for sample in samples])
-        design = np.concatenate([np.ones((len(samples), 1)), sums], axis=1)
-        solutions = []
-        for phase in ("forward_ms", "backward_ms"):
-            weight = 1 / np.array([getattr(sample, phase) for sample in samples])
-            solutions.append(nnls(design * weight[:, None], np.ones(len(samples)))[0])
-        overhead, coefficients = np.array(solutions)[:, 0], np.array(solutions)[:, 1:]
-        return cls(coefficients, overhead)
+        return cls(*fit_coefficients(sums, np.array([(s.forward_ms, s.backward_ms) for s in samples])))
 
     def table_states(self, task: Task) -> NDArray[np.float32]:
         """(T, 3): forward ms, backward ms, and a count of one."""
         costs = work(task.tables, task.batch_size) @ self.coefficients.T  # (T, 2)
         return np.concatenate([costs, np.ones((len(costs), 1))], axis=1).astype(np.float32)
+
+    def table_floors(self, task: Task) -> NDArray[np.float32]:
+        """What each table costs, (T, 4) ms: the launch left out, the floors are the costs."""
+        floors = np.zeros((len(task.tables), len(PHASES)), dtype=np.float32)
+        floors[:, [PHASES.index("forward"), PHASES.index("backward")]] = self.table_states(task)[:, :2]
+        return floors
 
     def device_costs(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
         """Phases of devices, (..., D, 3) to (..., D, 4) ms."""
@@ -48,6 +48,18 @@ class AdditiveCost(SummedCostModel):
         costs[..., PHASES.index("forward")] = compute[..., 0]
         costs[..., PHASES.index("backward")] = compute[..., 1]
         return costs
+
+
+def fit_coefficients(
+    sums: NDArray[np.float64], targets: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Non-negative coefficients (phases, units) and overheads (phases,) that explain targets (N, phases) by (N, units).
+
+    Each group is weighted by its inverse cost, so that relative errors count.
+    """
+    design = np.concatenate([np.ones((len(sums), 1)), sums], axis=1)
+    solutions = np.array([nnls(design / phase[:, None], np.ones(len(phase)))[0] for phase in targets.T])
+    return solutions[:, 1:], solutions[:, 0]
 
 
 def work(tables: Sequence[TableSpec], batch_size: int) -> NDArray[np.float64]:

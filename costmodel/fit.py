@@ -1,36 +1,22 @@
-"""Fitting the cost network to measured samples, and judging it on samples held out."""
+"""Fitting cost networks to measured samples, and judging them on samples held out."""
 
-import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
-from torch import Tensor
 
-from shardgym.costmodel.features import FEATURE_NAMES, table_features
 from shardgym.costmodel.learned import LearnedCost
-from shardgym.costmodel.network import CostNetwork
 from shardgym.costmodel.placement import Task
+from shardgym.costmodel.ranges import Ranges
 from shardgym.costmodel.samples import Sample
+from shardgym.costmodel.splits import Split, split_by_tables, split_samples
 from shardgym.costmodel.summed import SummedCostModel
-from shardgym.embeddings.errors import InputError
+from shardgym.costmodel.training import FitOptions, packed, train
 
-FEWEST_SAMPLES = 20
-
-
-@dataclass(frozen=True)
-class FitOptions:
-    """How the network is trained."""
-
-    epochs: int = 120
-    batch: int = 64
-    learning_rate: float = 3e-3
-    weight_decay: float = 1e-4
-    held_out: float = 0.2
-    seed: int = 0
+__all__ = ["FitOptions", "PhaseError", "Split", "fit_network", "phase_errors", "split_by_tables", "split_samples"]
 
 
 @dataclass(frozen=True)
@@ -41,77 +27,24 @@ class PhaseError:
     kendall_tau: float
 
 
-@dataclass(frozen=True)
-class Split:
-    """Samples to train on and samples held out."""
-
-    train: list[Sample]
-    test: list[Sample]
-
-
-def split_samples(samples: Sequence[Sample], held_out: float, seed: int) -> Split:
-    """Shuffle by seed and hold a share out.
-
-    Raises:
-        InputError: for too few samples to fit anything.
-    """
-    if len(samples) < FEWEST_SAMPLES:
-        raise InputError(f"fit: {len(samples)} samples are too few; measure at least {FEWEST_SAMPLES}")
-    order = np.random.default_rng(seed).permutation(len(samples))
-    test = max(1, round(held_out * len(samples)))
-    return Split([samples[k] for k in order[test:]], [samples[k] for k in order[:test]])
-
-
 def fit_network(
-    train: Sequence[Sample], options: FitOptions, progress: Callable[[int], None] = lambda epoch: None
+    train_on: Sequence[Sample],
+    options: FitOptions = FitOptions(),
+    progress: Callable[[int], None] = lambda epoch: None,
 ) -> LearnedCost:
-    """Train a network on samples of one machine; the best epoch on a tenth of them is kept.
+    """Train `options.members` networks on samples of one machine; they differ in seed and in the groups they watch."""
+    groups = [(sample.tables, sample.batch_size) for sample in train_on]
+    targets = torch.tensor([(sample.forward_ms, sample.backward_ms) for sample in train_on])
+    data = packed(groups, targets)
+    networks = []
+    for member in range(options.members):
 
-    The loss is the absolute error of the logarithm, so that a small and a large group count the same.
-    """
-    generator = torch.Generator().manual_seed(options.seed)
-    features, present, targets = padded(train)
-    torch.manual_seed(options.seed)
-    network = CostNetwork(len(FEATURE_NAMES))
-    network.set_normalisation(features[present > 0])
-    optimizer = torch.optim.AdamW(network.parameters(), options.learning_rate, weight_decay=options.weight_decay)
-    watch, learn = torch.randperm(len(train), generator=generator).split(
-        [max(1, len(train) // 10), len(train) - max(1, len(train) // 10)]
-    )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, options.learning_rate, epochs=options.epochs, steps_per_epoch=-(-len(learn) // options.batch)
-    )
-    best, best_error = copy.deepcopy(network.state_dict()), float("inf")
-    for epoch in range(options.epochs):
-        for chosen in learn[torch.randperm(len(learn), generator=generator)].split(options.batch):
-            optimizer.zero_grad()
-            log_error(network, features[chosen], present[chosen], targets[chosen]).backward()
-            optimizer.step()
-            schedule.step()
-        with torch.no_grad():
-            error = float(log_error(network, features[watch], present[watch], targets[watch]))
-        if error < best_error:
-            best, best_error = copy.deepcopy(network.state_dict()), error
-        progress(epoch + 1)
-    network.load_state_dict(best)
-    return LearnedCost(network, train[0].hardware, f"{len(train)} groups of {train[0].hardware}")
+        def report(epoch: int, done: int = member * options.epochs) -> None:
+            progress(done + epoch)
 
-
-def log_error(network: CostNetwork, features: Tensor, present: Tensor, targets: Tensor) -> Tensor:
-    """Mean absolute error of log milliseconds."""
-    return (network(features, present).log() - targets.log()).abs().mean()
-
-
-def padded(samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
-    """Samples as tensors: features (N, T, F), present (N, T), targets (N, 2) ms, T being the largest group."""
-    groups = [table_features(sample.tables, sample.batch_size) for sample in samples]
-    features = torch.zeros(len(groups), max(map(len, groups)), len(FEATURE_NAMES))
-    present = torch.zeros(features.shape[:2])
-    for n, group in enumerate(groups):
-        features[n, : len(group)] = torch.from_numpy(group)
-        present[n, : len(group)] = 1
-    targets = torch.tensor([(sample.forward_ms, sample.backward_ms) for sample in samples])
-    return features, present, targets
+        networks.append(train(data, replace(options, seed=options.seed + member), report))
+    hardware = train_on[0].hardware
+    return LearnedCost(networks, hardware, f"{len(train_on)} groups of {hardware}", Ranges.over(groups))
 
 
 def predicted_phases(model: SummedCostModel, samples: Sequence[Sample]) -> NDArray[np.float64]:

@@ -2,11 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from shardgym.embeddings.errors import InputError
 from shardgym.embeddings.tables import TableSpec
+
+
+class Design(Protocol):
+    """A numbered list of groups to measure; group k is the same whenever it is asked for."""
+
+    def group(self, index: int) -> tuple[TableSpec, ...]:
+        """The tables of one group."""
+        ...
+
+    def bags(self, index: int) -> int:
+        """The batch size that the group is looked up with."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,10 @@ class GroupDesign:
         most = min(self.max_tables, len(pool))
         size = int(np.exp(rng.uniform(0, np.log(most + 1))))
         return fitting(pool, rng.permutation(len(pool)).tolist(), size, self.max_bytes)
+
+    def bags(self, index: int) -> int:
+        """The same batch size for every group."""
+        return self.batch_size
 
 
 def fitting(pool: Sequence[TableSpec], order: Sequence[int], size: int, max_bytes: int) -> tuple[TableSpec, ...]:

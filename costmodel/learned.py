@@ -1,5 +1,7 @@
-"""A fitted cost network as a cost model, and its file."""
+"""Fitted cost networks as a cost model, and its file."""
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,46 +13,64 @@ from shardgym.costmodel.features import FEATURE_NAMES, table_features
 from shardgym.costmodel.hardware import Hardware
 from shardgym.costmodel.network import CostNetwork
 from shardgym.costmodel.placement import PHASES, Task
-from shardgym.costmodel.summed import SummedCostModel
+from shardgym.costmodel.ranges import OutOfRangeWarning, Ranges
+from shardgym.costmodel.summed import SummedCostModel, on_grid
 from shardgym.dataio.atomic import replacing
 from shardgym.embeddings.errors import InputError
 
-FILE_KIND = "shardgym cost network 1"
+FILE_KIND = "shardgym cost network 2"
+COMPUTE = (PHASES.index("forward"), PHASES.index("backward"))
 
 
 class LearnedCost(SummedCostModel):
-    """Costs predicted by a `CostNetwork` fitted on one machine's measurements.
+    """Costs predicted by an ensemble of `CostNetwork`s fitted on one machine's measurements: their mean.
+
+    A task with tables outside the measured ranges raises an `OutOfRangeWarning` when it is first encoded.
 
     Args:
-        network: fitted, with its normalisation.
+        networks: fitted, with their normalisation; their states stand side by side.
         hardware: of the measurements.
-        measured_on: what it was fitted on, for reports.
+        measured_on: what they were fitted on, for reports.
+        ranges: of the measurements.
     """
 
-    def __init__(self, network: CostNetwork, hardware: Hardware, measured_on: str) -> None:
-        self.network = network.eval()
+    def __init__(self, networks: Sequence[CostNetwork], hardware: Hardware, measured_on: str, ranges: Ranges) -> None:
+        self.networks = [network.eval() for network in networks]
         self.hardware = hardware
         self.measured_on = measured_on
+        self.ranges = ranges
         # The heads are tiny and called once a decision: plain numpy spares torch's cost per call.
-        with torch.no_grad():
-            self._in = (network.head_in.positive_weight().numpy().T.copy(), network.head_in.bias.numpy().copy())
-            self._out = (network.head_out.positive_weight().numpy().T.copy(), network.head_out.bias.numpy().copy())
+        self._heads = [_Head(network) for network in networks]
+        self._encoded: tuple[Task, NDArray[np.float32]] | None = None
 
-    @torch.no_grad()
     def table_states(self, task: Task) -> NDArray[np.float32]:
-        """What each table adds to its device's state, (T, H)."""
-        features = torch.from_numpy(table_features(task.tables, task.batch_size))
-        return self.network.table_states(features).numpy()
+        """What each table adds to its device's state, (T, H). The last task's are remembered."""
+        if self._encoded is None or self._encoded[0] is not task:
+            for sentence in self.ranges.outside(task.tables, task.batch_size):
+                warnings.warn(f"{task.name}: {sentence}; its cost is an extrapolation", OutOfRangeWarning, stacklevel=2)
+            features = torch.from_numpy(table_features(task.tables, task.batch_size))
+            with torch.no_grad():
+                states = torch.cat([network.table_states(features) for network in self.networks], dim=1)
+            self._encoded = task, on_grid(states.numpy())
+        return self._encoded[1].copy()
 
     def device_costs(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
         """Phases of devices, (..., D, H) to (..., D, 4) ms; the two communication phases are zero."""
-        hidden = _softplus(np.log1p(states) @ self._in[0] + self._in[1])
-        compute = states[..., :2] + _softplus(hidden @ self._out[0] + self._out[1])
-        compute *= states.sum(axis=-1, keepdims=True) > 0
-        costs = np.zeros((*compute.shape[:-1], len(PHASES)), dtype=np.float32)
-        costs[..., PHASES.index("forward")] = compute[..., 0]
-        costs[..., PHASES.index("backward")] = compute[..., 1]
+        costs = np.zeros((*states.shape[:-1], len(PHASES)), dtype=np.float32)
+        costs[..., COMPUTE] = self.member_costs(states).mean(axis=0)
         return costs
+
+    def table_floors(self, task: Task) -> NDArray[np.float32]:
+        """Ms that each table adds to its device at least, (T, 4): its own, stretched as if it were alone."""
+        parts = np.split(self.table_states(task), len(self._heads), axis=1)
+        floors = np.zeros((len(task.tables), len(PHASES)), dtype=np.float32)
+        floors[:, COMPUTE] = np.mean([head.stretched(part)[0] for head, part in zip(self._heads, parts)], axis=0)
+        return floors
+
+    def member_costs(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Forward and backward by each network, (..., D, H) to (members, ..., D, 2) ms; their spread is a warning."""
+        parts = np.split(states, len(self._heads), axis=-1)
+        return np.stack([head(part) for head, part in zip(self._heads, parts)])
 
     def save(self, path: Path) -> None:
         """Write the model to one file, atomically."""
@@ -59,7 +79,8 @@ class LearnedCost(SummedCostModel):
             "features": list(FEATURE_NAMES),
             "hardware": asdict(self.hardware),
             "measured_on": self.measured_on,
-            "weights": self.network.state_dict(),
+            "ranges": self.ranges.to_record(),
+            "weights": [network.state_dict() for network in self.networks],
         }
         with replacing(path) as partial:
             torch.save(content, partial)
@@ -75,26 +96,53 @@ class LearnedCost(SummedCostModel):
         Raises:
             InputError: no such file, not a model, or fitted on other hardware.
         """
-        if not path.exists():
-            raise InputError(f"{path}: no such cost model; run `shardgym fit --out {path}` first")
-        try:
-            content = torch.load(path, weights_only=True)
-        except Exception as error:  # torch.load raises many kinds for a file that is not its own
-            raise InputError(f"{path}: is not a cost model ({type(error).__name__}); fit it again") from error
-        if not isinstance(content, dict) or content.get("kind") != FILE_KIND:
-            raise InputError(f"{path}: is not a {FILE_KIND!r}; fit it again with this version")
-        if content["features"] != list(FEATURE_NAMES):
-            raise InputError(f"{path}: was fitted with other table features; fit it again with this version")
+        content = _read(path)
         hardware = Hardware(**content["hardware"])
         if here is not None and not hardware.same_machine(here):
             raise InputError(
                 f"{path}: was fitted on {hardware}, and this is {here}; measure and fit here, or pass "
                 "--any-hardware to use it all the same"
             )
-        network = CostNetwork(len(FEATURE_NAMES))
-        network.load_state_dict(content["weights"])
-        return cls(network, hardware, content["measured_on"])
+        networks = [CostNetwork(len(FEATURE_NAMES)) for _ in content["weights"]]
+        for network, weights in zip(networks, content["weights"]):
+            network.load_state_dict(weights)
+        return cls(networks, hardware, content["measured_on"], Ranges.from_record(content["ranges"]))
 
 
-def _softplus(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.logaddexp(np.float32(0), x)
+class _Head:
+    """`CostNetwork.device_costs` in numpy."""
+
+    def __init__(self, network: CostNetwork) -> None:
+        self.phases = network.phases
+        with torch.no_grad():
+            self._in, self._out = (
+                (layer.positive_weight().numpy().T.copy(), layer.bias.numpy().copy())
+                for layer in (network.head_in, network.head_out)
+            )
+
+    def __call__(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
+        stretched, extra = self.stretched(states)
+        return (stretched + extra) * (states.sum(axis=-1, keepdims=True) > 0)
+
+    def stretched(self, states: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The stretched sums of the tables' ms, and the ms that come on top; (..., phases) each."""
+        logs = np.log1p(states)
+        hidden = np.tanh(logs @ self._in[0] + self._in[1])
+        width = hidden.shape[-1]
+        out = hidden @ self._out[0][:width] + logs @ self._out[0][width:] + self._out[1]
+        ratios = np.exp(np.minimum(out, 12.0))
+        return states[..., : self.phases] * ratios[..., : self.phases], ratios[..., self.phases :]
+
+
+def _read(path: Path) -> dict:
+    if not path.exists():
+        raise InputError(f"{path}: no such cost model; run `shardgym fit --out {path}` first")
+    try:
+        content = torch.load(path, weights_only=True)
+    except Exception as error:  # torch.load raises many kinds for a file that is not its own
+        raise InputError(f"{path}: is not a cost model ({type(error).__name__}); fit it again") from error
+    if not isinstance(content, dict) or content.get("kind") != FILE_KIND:
+        raise InputError(f"{path}: is not a {FILE_KIND!r}; fit it again with this version")
+    if content["features"] != list(FEATURE_NAMES):
+        raise InputError(f"{path}: was fitted with other table features; fit it again with this version")
+    return content

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shardgym.costmodel.groups import GroupDesign
+from shardgym.costmodel.allocator import steady_allocator
+from shardgym.costmodel.groups import Design
 from shardgym.costmodel.hardware import this_hardware
 from shardgym.costmodel.samples import Sample, SampleFolder, one_hardware
 from shardgym.dataio.index_draw import draw_indices
@@ -24,32 +25,65 @@ from shardgym.embeddings.tables import TableSpec
 
 REFERENCE_TABLES = tuple(TableSpec(f"reference_{k}", rows=200_000, dim=16, pooling=4.0) for k in range(4))
 REFERENCE_BATCH_SIZE = 512
+CACHED_IDS = 500_000
+"""A batch of more ids does not stay in a cache until its next turn, so that one batch will do."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How a group is timed."""
+    """How a group is timed: `repeats` times, or as often as fits into `seconds`, but `fewest` times at least.
 
-    warm_up: int = 2
-    repeats: int = 7
-    batches: int = 3
-    """Different batches of ids, used in turn."""
+    Args:
+        warm_up: untimed repeats before.
+        repeats: most timed repeats; quick groups reach it.
+        batches: different batches of ids, used in turn.
+        fewest: timed repeats of the slowest groups.
+        seconds: of timing a group.
+        noisy_spread: a group whose forward or backward spreads more is measured once more, and the better kept.
+    """
+
+    warm_up: int = 1
+    repeats: int = 25
+    batches: int = 2
+    fewest: int = 3
+    seconds: float = 0.07
+    noisy_spread: float = 0.25
+
+
+REFERENCE_TIMING = Timing(warm_up=2, repeats=7, batches=1, fewest=7)
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Median and spread (interquartile range over median) of the two phases, ms."""
+    """Median and spread (interquartile range over median) of the two phases, ms.
+
+    Args:
+        repeats: timed repeats that the medians are of.
+        attempts: how often the group was measured before its spread was small, or was given up.
+    """
 
     forward_ms: float
     backward_ms: float
     forward_spread: float
     backward_spread: float
+    repeats: int
+    attempts: int = 1
+
+    @property
+    def spread(self) -> float:
+        """The larger of the two spreads."""
+        return max(self.forward_spread, self.backward_spread)
 
 
 class Meter:
-    """Measures groups of tables on one device, laying them all in the same memory."""
+    """Measures groups of tables on one device, laying them all in the same memory.
+
+    On a CPU it first makes the process' allocator steady, see `steady_allocator`.
+    """
 
     def __init__(self, device: str = "cpu", timing: Timing = Timing(), seed: int = 0) -> None:
+        if device == "cpu":
+            steady_allocator()
         self.device = device
         self.timing = timing
         self.hardware = this_hardware(device)
@@ -59,28 +93,40 @@ class Meter:
         self._reference_batch = self._batches(REFERENCE_TABLES, REFERENCE_BATCH_SIZE, 1)
 
     def measure(self, tables: Sequence[TableSpec], batch_size: int) -> Latency:
-        """Run the tables' fused look-up and update, and time both."""
+        """Run the tables' fused look-up and update, and time both; once more where the spread is large."""
         shard = EmbeddingShard(tables, self.memory, self.device)
         batches = self._batches(tables, batch_size, self.timing.batches)
-        times = self._timed(shard, batches, self.timing.warm_up, self.timing.repeats)
+        latency = self._latency(shard, batches)
+        if latency.spread > self.timing.noisy_spread:
+            again = self._latency(shard, batches)
+            latency = replace(min(latency, again, key=lambda one: one.spread), attempts=2)
+        return latency
+
+    def _latency(self, shard: EmbeddingShard, batches: list[tuple[torch.Tensor, ...]]) -> Latency:
+        times = self._timed(shard, batches, self.timing)
         (forward, backward), (forward_spread, backward_spread) = np.median(times, axis=0), _spread(times)
-        return Latency(float(forward), float(backward), float(forward_spread), float(backward_spread))
+        return Latency(float(forward), float(backward), float(forward_spread), float(backward_spread), len(times))
 
     def reference_ms(self) -> float:
         """Median forward plus backward of the reference op, ms."""
-        return float(np.median(self._timed(self._reference, self._reference_batch, 1, 5).sum(axis=1)))
+        return float(np.median(self._timed(self._reference, self._reference_batch, REFERENCE_TIMING).sum(axis=1)))
 
     def _batches(self, tables: Sequence[TableSpec], batch_size: int, count: int) -> list[tuple[torch.Tensor, ...]]:
+        if batch_size * sum(table.pooling for table in tables) > CACHED_IDS:
+            count = 1
         drawn = (draw_indices(tables, batch_size, self.rng) for _ in range(count))
         return [tuple(part.to(self.device) for part in batch) for batch in drawn]
 
     def _timed(
-        self, shard: EmbeddingShard, batches: list[tuple[torch.Tensor, ...]], warm_up: int, repeats: int
+        self, shard: EmbeddingShard, batches: list[tuple[torch.Tensor, ...]], timing: Timing
     ) -> NDArray[np.float64]:
         """(repeats, 2) ms of forward and backward."""
-        times = []
-        for repeat in range(warm_up + repeats):
-            indices, offsets = batches[repeat % len(batches)]
+        times: list[tuple[float, float]] = []
+        until = self._now() + timing.seconds
+        while len(times) < timing.warm_up + timing.repeats:
+            if len(times) >= timing.warm_up + timing.fewest and self._now() > until:
+                break
+            indices, offsets = batches[len(times) % len(batches)]
             start = self._now()
             pooled = shard(indices, offsets)
             looked_up = self._now()
@@ -88,7 +134,7 @@ class Meter:
             ready = self._now()
             pooled.backward(grad)
             times.append((looked_up - start, self._now() - ready))
-        return np.array(times[warm_up:]) * 1e3
+        return np.array(times[timing.warm_up :]) * 1e3
 
     def _now(self) -> float:
         if self.device == "cuda":
@@ -102,7 +148,7 @@ def _spread(times: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def measure_design(
-    design: GroupDesign,
+    design: Design,
     folder: SampleFolder,
     meter: Meter,
     seconds: float,
@@ -122,14 +168,13 @@ def measure_design(
     while time.monotonic() - start < seconds and (groups is None or len(finished) < groups):
         while index in finished:
             index += 1
-        tables = design.group(index)
+        tables, batch_size = design.group(index), design.bags(index)
         reference_ms = meter.reference_ms()
-        latency = meter.measure(tables, design.batch_size)
+        latency = meter.measure(tables, batch_size)
         sample = Sample(
             index,
             tables,
-            design.batch_size,
-            repeats=meter.timing.repeats,
+            batch_size,
             reference_ms=reference_ms,
             hardware=meter.hardware,
             **vars(latency),
@@ -141,11 +186,11 @@ def measure_design(
     folder.compact()
 
 
-def _finished_groups(design: GroupDesign, folder: SampleFolder, meter: Meter) -> set[int]:
+def _finished_groups(design: Design, folder: SampleFolder, meter: Meter) -> set[int]:
     """Indices that need no measuring, after a look at whether the folder is this design's and this machine's."""
     samples = folder.finished()
     for sample in samples[-1:]:
-        if sample.tables != design.group(sample.index) or sample.batch_size != design.batch_size:
+        if (sample.tables, sample.batch_size) != (design.group(sample.index), design.bags(sample.index)):
             raise InputError(
                 f"{folder.path}: holds samples of another design (tables, batch size, memory or seed); measure into "
                 "another folder, or with the options that this one was begun with"

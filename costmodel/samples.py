@@ -1,7 +1,7 @@
 """Measured samples on disk: append-only Parquet parts, each written whole."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -30,6 +30,7 @@ class Sample:
         repeats: timed repeats, after the warm-up.
         reference_ms: median of a fixed reference op just before, which shows the machine's drift.
         hardware: where it was measured.
+        attempts: how often it was measured; 2 where the first spread was large.
     """
 
     index: int
@@ -42,6 +43,12 @@ class Sample:
     repeats: int
     reference_ms: float
     hardware: Hardware
+    attempts: int = 1
+
+    @property
+    def spread(self) -> float:
+        """The larger of the two spreads."""
+        return max(self.forward_spread, self.backward_spread)
 
 
 MEASURES = ("forward_ms", "backward_ms", "forward_spread", "backward_spread", "reference_ms")
@@ -68,7 +75,7 @@ SCHEMA = pa.schema(
         ("index", pa.int64()), ("tables", pa.list_(TABLE_TYPE)), ("batch_size", pa.int64()),
         ("forward_ms", pa.float64()), ("backward_ms", pa.float64()), ("forward_spread", pa.float64()),
         ("backward_spread", pa.float64()), ("repeats", pa.int32()), ("reference_ms", pa.float64()),
-        ("hardware", HARDWARE_TYPE),
+        ("hardware", HARDWARE_TYPE), ("attempts", pa.int32()),
     ]
 )  # fmt: skip
 
@@ -85,9 +92,7 @@ class SampleFolder:
 
     def append(self, samples: Sequence[Sample]) -> None:
         """Write one part holding the samples."""
-        name = f"part-{samples[0].index:08d}-{samples[-1].index:08d}.parquet"
-        with replacing(self.path / name) as partial:
-            pq.write_table(pa.Table.from_pylist([_to_row(s) for s in samples], SCHEMA), partial, compression="zstd")
+        write_samples(self.path / f"part-{samples[0].index:08d}-{samples[-1].index:08d}.parquet", samples)
 
     def read(self) -> list[Sample]:
         """All samples, by index.
@@ -102,7 +107,7 @@ class SampleFolder:
 
     def finished(self) -> list[Sample]:
         """The samples measured so far, by index; empty for a folder that does not exist yet."""
-        samples = {sample.index: sample for part in self._parts() for sample in _read_part(part)}
+        samples = {sample.index: sample for part in self._parts() for sample in read_samples(part)}
         return [samples[index] for index in sorted(samples)]
 
     def compact(self) -> None:
@@ -135,18 +140,29 @@ def one_hardware(samples: Sequence[Sample], source: Path) -> Hardware:
     return first
 
 
-def _read_part(part: Path) -> Iterator[Sample]:
+def write_samples(path: Path, samples: Sequence[Sample]) -> None:
+    """Write samples to one Parquet file, atomically."""
+    with replacing(path) as partial:
+        rows = pa.Table.from_pylist([_to_row(sample) for sample in samples], SCHEMA)
+        pq.write_table(rows, partial, compression="zstd", compression_level=9)
+
+
+def read_samples(path: Path) -> list[Sample]:
+    """The samples of one Parquet file, in its order.
+
+    Raises:
+        InputError: names the file, and the column or sample that does not fit.
+    """
     try:
-        table = pq.read_table(part)
+        table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"{part}: is not a whole Parquet file; delete it, and `shardgym measure` will measure its samples again"
+            f"{path}: is not a whole Parquet file; delete it, and `shardgym measure` will measure its samples again"
         ) from error
     missing = [name for name in SCHEMA.names if name not in table.column_names]
     if missing:
-        raise InputError(f"{part}: column {missing[0]!r} is missing; delete the part and measure again")
-    for row in table.to_pylist():
-        yield _from_row(row, part)
+        raise InputError(f"{path}: column {missing[0]!r} is missing; delete the file and measure again")
+    return [_from_row(row, path) for row in table.to_pylist()]
 
 
 def _to_row(sample: Sample) -> dict:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgym.costmodel.placement import UNPLACED, Placement, StepCost, Task
+from shardgym.costmodel.placement import PHASES, UNPLACED, Placement, StepCost, Task
 
 
 class SummedCostModel(ABC):
@@ -39,14 +39,27 @@ class SummedCostModel(ABC):
         """Costs of N placements, owners (N, T) with `UNPLACED` allowed; phases (N, D, 4)."""
         return StepCost(self.device_costs(summed_states(self.table_states(task), owners, task.devices), task))
 
+    def table_floors(self, task: Task) -> NDArray[np.float32]:
+        """Ms that each table adds to its device at least, by phase, (T, 4).
+
+        The floors of a device's tables never sum to more than the device costs, whatever tables these are. Zeros are
+        always right; models that know more say more.
+        """
+        return np.zeros((len(task.tables), len(PHASES)), dtype=np.float32)
+
     def single_table_costs(self, task: Task) -> NDArray[np.float32]:
         """Step cost of each table alone on a device, (T,) ms."""
         alone = self.table_states(task)[:, None, :]  # (T, 1 device, H)
         return self.device_costs(alone, task).sum(axis=(1, 2))
 
 
+def on_grid(states: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Round states to multiples of 2^-24, so that float64 sums of them are exact, whatever the order of the tables."""
+    return (np.rint(states.astype(np.float64) * 2.0**24) / 2.0**24).astype(np.float32)
+
+
 def summed_states(states: NDArray[np.float32], owners: NDArray[np.integer], devices: int) -> NDArray[np.float32]:
     """Sum table states (T, H) over the owners (N, T) of each placement: (N, D, H)."""
     on_device = owners[:, None, :] == np.arange(devices)[None, :, None]  # (N, D, T); UNPLACED matches none
     assert UNPLACED < 0
-    return on_device.astype(np.float32) @ states
+    return (on_device.astype(np.float64) @ states.astype(np.float64)).astype(np.float32)

@@ -38,13 +38,23 @@ RANK_CORRELATIONS = np.array(
 DIMS = (4, 8, 16, 32, 64, 128)
 
 
-def dlrm_like(count: int, seed: int, dims: tuple[int, ...] = DIMS, dtype: str = "fp32") -> tuple[TableSpec, ...]:
-    """Generate `count` tables, each dim drawn evenly from `dims`; the same seed gives the same tables."""
+def dlrm_like(
+    count: int, seed: int, dims: tuple[int, ...] = DIMS, dtype: str = "fp32", row_scale: float = 1.0
+) -> tuple[TableSpec, ...]:
+    """Generate `count` tables; the same seed gives the same tables.
+
+    Args:
+        count: number of tables.
+        seed: of the generator.
+        dims: each table's dim is drawn evenly from these.
+        dtype: of all tables.
+        row_scale: multiplies the rows, for models smaller or larger than the public one.
+    """
     rng = np.random.default_rng(seed)
     # A Gaussian copula: 2 sin(pi r / 6) is the normal correlation that has rank correlation r.
     normal = rng.multivariate_normal(np.zeros(4), 2 * np.sin(np.pi * RANK_CORRELATIONS / 6), size=count)
     shares = norm.cdf(normal).T  # (4, count)
-    rows = _quantile(ROWS_QUANTILES, shares[0], log=True).round().astype(int)
+    rows = np.maximum(1, row_scale * _quantile(ROWS_QUANTILES, shares[0], log=True)).round().astype(int)
     pooling = _quantile(POOLING_QUANTILES, shares[1], log=True)
     means = _quantile(REUSE_MEAN_QUANTILES, shares[2])
     spreads = _quantile(REUSE_SPREAD_QUANTILES, shares[3])

@@ -1,0 +1,98 @@
+"""Build what `shardgym.costmodel.shipped` holds from folders of measurements: the set, the network and the data card.
+
+    python -m benchmarks.ship_costs FOLDER [FOLDER ...]
+
+Folders are measured with `WideDesign`, one after another on the same machine.
+"""
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from shardgym.costmodel import shipped
+from shardgym.costmodel.drift import without_drift
+from shardgym.costmodel.fit import FitOptions, fit_network
+from shardgym.costmodel.ranges import table_format
+from shardgym.costmodel.samples import Sample, SampleFolder, one_hardware, write_samples
+from shardgym.dataio.atomic import write_text
+
+NOISIEST = 0.25
+"""Samples whose forward or backward still spread more after a second try are left out."""
+OPTIONS = FitOptions(members=3, epochs=120)
+
+
+def main(folders: list[str]) -> None:
+    """Read, fit and write."""
+    read = [SampleFolder(Path(folder)).read() for folder in folders]
+    steady = [sample for samples in read for sample in samples if sample.spread <= NOISIEST]
+    samples = [replace(sample, index=k) for k, sample in enumerate(steady)]
+    hardware = one_hardware(samples, Path(folders[0]))
+    write_samples(shipped.GROUPS, samples)
+    model = fit_network(without_drift(samples), OPTIONS)
+    model.measured_on = f"{len(samples)} shipped groups of {hardware}"
+    model.save(shipped.NETWORK)
+    write_text(shipped.CARD, card(samples, sum(map(len, read)) - len(samples)))
+    print(f"{len(samples)} groups, {shipped.GROUPS.stat().st_size:,} bytes")
+
+
+def card(samples: list[Sample], left_out: int) -> str:
+    """The data card."""
+    hardware = samples[0].hardware
+    formats = Counter(table_format(table) for sample in samples for table in sample.tables)
+    lookups = [s.batch_size * sum(t.pooling for t in s.tables) for s in samples]
+    ranges = {
+        "tables a group": [len(s.tables) for s in samples],
+        "batch size": [s.batch_size for s in samples],
+        "rows": [t.rows for s in samples for t in s.tables],
+        "dim": [t.dim for s in samples for t in s.tables],
+        "pooling": [t.pooling for s in samples for t in s.tables],
+        "look-ups a batch": lookups,
+        "forward ms": [s.forward_ms for s in samples],
+        "backward ms": [s.backward_ms for s in samples],
+        "forward spread": [s.forward_spread for s in samples],
+        "backward spread": [s.backward_spread for s in samples],
+        "reference op ms": [s.reference_ms for s in samples],
+    }
+    lines = [f"| {name} | " + " | ".join(f"{q:.4g}" for q in _quantiles(v)) + " |" for name, v in ranges.items()]
+    return CARD.format(
+        count=len(samples),
+        left_out=left_out,
+        noisiest=NOISIEST,
+        hardware=hardware,
+        versions=hardware.versions,
+        formats=", ".join(f"{name} {count:,}" for name, count in formats.most_common()),
+        tables=len({t.name for s in samples for t in s.tables}),
+        lines="\n".join(lines),
+    )
+
+
+CARD = """# Data card: groups of embedding tables, measured
+
+`groups.parquet`: {count:,} groups of tables, each run as one device's look-up (forward) and row-wise Adagrad update
+(backward), with every table of the group in one `EmbeddingShard`. {left_out} more were left out because their spread
+stayed above {noisiest} at a second try.
+
+- Machine: {hardware}; {versions}. A "device" is one core; nothing else was meant to run, but the machine is virtual and
+  its neighbours are unknown.
+- Tables: {tables:,}, drawn by `dlrm_like` in pools that share no table, so that whole pools can be held out. Tables by
+  format, over all groups: {formats}.
+- Groups: `WideDesign`, half random, half a device's share of a balanced plan.
+- Timing: one warm-up, then 3 to 25 timed repeats in turn over one or two batches, median and interquartile range. The
+  allocator is kept from giving memory back. Ops are warm; a batch's rows are as warm as the batch before left them.
+- Drift: `reference_ms` is a fixed op just before each sample. `without_drift` divides by its running median.
+
+| | least | 10% | median | 90% | most |
+|---|---|---|---|---|---|
+{lines}
+"""
+
+
+def _quantiles(values: list[float]) -> list[float]:
+    return np.quantile(values, [0, 0.1, 0.5, 0.9, 1]).tolist()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,136 @@
+"""An ANALYTIC cost model, for tests and for studies without hardware: none of its numbers is a measurement.
+
+Every phase is bounded by the bytes it moves and the operations it does (the roofline of Williams et al., CACM 2009).
+Fusion is not additive for two reasons. A table alone may have too few bags to keep the memory busy, and fused tables
+share it until its capacity is reached. And tables crowd each other out of the last-level cache, so that repeated reads
+come from memory once the rows touched by all no longer fit.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardgym.costmodel.features import product_work, unique_rows
+from shardgym.costmodel.machines import H100, Machine
+from shardgym.costmodel.placement import PHASES, Task
+from shardgym.costmodel.summed import SummedCostModel
+from shardgym.embeddings.tables import OPTIMIZER_BYTES_PER_ROW, ROW_BYTES, TableSpec
+
+SHARPNESS = 4
+"""Tables overlap like the SHARPNESS-norm of their times alone: close to the slowest of them."""
+INDEX_BYTES = 8
+SORT_PASSES = 4
+"""Times that the backward reads and writes its ids to bring those of a row together."""
+OUTPUT_BYTES = 4
+
+STATE = (
+    "count", "output_bytes", "touched_bytes",
+    "forward_flow", "forward_repeated", "forward_alone", "backward_flow", "backward_repeated", "backward_alone",
+)  # fmt: skip
+"""What is summed over a device's tables: bytes, and milliseconds (those alone to the power `SHARPNESS`)."""
+
+
+@dataclass(frozen=True)
+class RooflineCost(SummedCostModel):
+    """Analytic costs on one kind of machine.
+
+    Args:
+        machine: its constants.
+    """
+
+    machine: Machine = H100
+
+    @property
+    def measured_on(self) -> str:
+        """What stands behind the numbers, for reports."""
+        return f"no measurement: {self.machine.name}"
+
+    def table_states(self, task: Task) -> NDArray[np.float32]:
+        """What each table adds to its device, (T, 9) in the order of `STATE`."""
+        states = [self._state(table, task.batch_size) for table in task.tables]
+        return np.array(states, dtype=np.float32)
+
+    def device_costs(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
+        """Phases of devices, (..., D, 9) to (..., D, 4) ms. No phase falls when a table is added."""
+        part = {name: states[..., k].astype(np.float64) for k, name in enumerate(STATE)}
+        used = part["count"] > 0
+        # The share of repeated reads that the cache no longer holds.
+        misses = 1 - 1 / np.maximum(1, part["touched_bytes"] / self.machine.cache_bytes)
+        slower = misses * (self._memory_ms(1.0) - self._cache_ms(1.0))
+        costs = np.zeros((*states.shape[:-1], len(PHASES)))
+        for phase in ("forward", "backward"):
+            flow = part[f"{phase}_flow"] + part[f"{phase}_repeated"] * slower
+            together = np.maximum(flow, part[f"{phase}_alone"] ** (1 / SHARPNESS))
+            costs[..., PHASES.index(phase)] = self._overhead_ms(part["count"]) * used + together
+        costs[..., PHASES.index("forward_comm")] = self._exchange_ms(part["output_bytes"]) * used
+        costs[..., PHASES.index("backward_comm")] = costs[..., PHASES.index("forward_comm")]
+        return costs.astype(np.float32)
+
+    def table_floors(self, task: Task) -> NDArray[np.float32]:
+        """Ms that a device surely spends on each table, whatever is beside it, (T, 4)."""
+        states = self.table_states(task)
+        floors = np.zeros((len(states), len(PHASES)), dtype=np.float32)
+        for phase in ("forward", "backward"):
+            flow = states[:, STATE.index(f"{phase}_flow")]
+            floors[:, PHASES.index(phase)] = flow + 1e3 * self.machine.table_overhead
+        if task.devices > 1:
+            sent = states[:, STATE.index("output_bytes")] * (1 - 1 / task.devices) / self.machine.link_bandwidth
+            floors[:, PHASES.index("forward_comm")] = floors[:, PHASES.index("backward_comm")] = 1e3 * sent
+        return floors
+
+    def _state(self, table: TableSpec, batch_size: int) -> list[float]:
+        lookups = batch_size * table.pooling / table.dedup.factor()
+        unique = unique_rows(table, lookups)
+        access = max(self.machine.access_bytes, _row_bytes(table))
+        output = batch_size * table.dim * OUTPUT_BYTES
+        ids = lookups * INDEX_BYTES
+        repeated = (lookups - unique) * access
+        update = 2 * unique * (access + OPTIMIZER_BYTES_PER_ROW)
+        first = {"forward": unique * access + ids + output, "backward": update + 2 * SORT_PASSES * ids + output}
+        again = {"forward": repeated, "backward": max(0.0, lookups - batch_size) * table.dim * OUTPUT_BYTES}
+        product = 2.0 * product_work(table.tensor_train.core_shapes()) if table.tensor_train else 0.0
+        # A backward of products goes through them twice more: for the gradient of either side.
+        flops = {
+            "forward": lookups * table.dim + unique * product,
+            "backward": lookups * table.dim + 2 * unique * product,
+        }
+        full, alone = self._efficiency(self.machine.bags_in_flight, access), self._efficiency(batch_size, access)
+        state = [1.0, output, unique * access]
+        for phase in ("forward", "backward"):
+            compute = 1e3 * flops[phase] / self.machine.flops
+            flow = max(compute, self._memory_ms(first[phase]) / full + self._cache_ms(again[phase]))
+            alone_ms = max(flow, self._memory_ms(first[phase]) / alone + self._cache_ms(again[phase]))
+            state += [flow, again[phase], alone_ms**SHARPNESS]
+        return state
+
+    def _efficiency(self, bags: int, access: float) -> float:
+        """Share of the memory bandwidth that so many bags can ask for (Little's law)."""
+        in_flight = min(bags, self.machine.bags_in_flight) * max(access, self.machine.bytes_in_flight)
+        return min(1.0, in_flight / (self.machine.memory_bandwidth * self.machine.memory_latency))
+
+    def _memory_ms(self, moved: float) -> float:
+        return 1e3 * moved / self.machine.memory_bandwidth
+
+    def _cache_ms(self, moved: float) -> float:
+        return 1e3 * moved / self.machine.cache_bandwidth
+
+    def _overhead_ms(self, tables: NDArray[np.float64]) -> NDArray[np.float64]:
+        return 1e3 * (self.machine.launch + tables * self.machine.table_overhead)
+
+    def _exchange_ms(self, output: NDArray[np.float64]) -> NDArray[np.float64]:
+        """All-to-all of pooled outputs (..., D) bytes: each device sends all but its own part of the batch."""
+        devices = output.shape[-1]
+        if devices == 1:
+            return np.zeros_like(output)
+        sent = output * (1 - 1 / devices)
+        received = (output.sum(axis=-1, keepdims=True) - output) / devices
+        return 1e3 * (self.machine.link_latency + np.maximum(sent, received) / self.machine.link_bandwidth)
+
+
+def _row_bytes(table: TableSpec) -> float:
+    """Bytes of one row as it is read: the row, or the slices of the cores that make it."""
+    if table.tensor_train is None:
+        return ROW_BYTES[table.dtype](table.dim)
+    slices = sum(rank * q * next_rank for _, rank, q, next_rank in table.tensor_train.core_shapes())
+    return float(ROW_BYTES[table.dtype](slices))

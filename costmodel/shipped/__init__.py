@@ -1,0 +1,23 @@
+"""The measurements and the network that come with the package, so that nothing need be measured to begin."""
+
+from functools import lru_cache
+from pathlib import Path
+
+from shardgym.costmodel.learned import LearnedCost
+from shardgym.costmodel.samples import Sample, read_samples
+
+FOLDER = Path(__file__).parent
+NETWORK = FOLDER / "network.pt"
+GROUPS = FOLDER / "groups.parquet"
+CARD = FOLDER / "CARD.md"
+
+
+@lru_cache(maxsize=1)
+def shipped_cost() -> LearnedCost:
+    """The cost network fitted on the shipped measurements: one CPU core of the machine that the data card describes."""
+    return LearnedCost.load(NETWORK)
+
+
+def shipped_samples() -> list[Sample]:
+    """The shipped measurements of groups of tables, in the order in which they were taken."""
+    return read_samples(GROUPS)
