@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 
 from shardgym.costmodel.placement import PHASES, UNPLACED, Task
 from shardgym.costmodel.summed import SummedCostModel
+from shardgym.envs.decisions import Decisions
 from shardgym.envs.episode import Board
 from shardgym.envs.observation import PADDING
 from shardgym.envs.options import ROUNDING
 from shardgym.envs.rewards import REWARD_PER_MS, IllegalActionError, failed_ms
 from shardgym.envs.task_store import NO_SLOT, TaskStore
+
+ALL_PHASES = np.ones(len(PHASES))
+"""Sums (N, 4) phases in float64, faster than `sum` does."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ class Episodes:
 
     def step_ms(self) -> NDArray[np.float64]:
         """(N,) predicted step latency of what is placed."""
-        return self.costs.max(axis=1).sum(axis=1, dtype=np.float64)
+        return self.costs.max(axis=1) @ ALL_PHASES
 
     def board(self, n: int) -> Board:
         """Where episode n stands; arrays are copies."""
@@ -159,6 +163,12 @@ class Episodes:
             self.memory_left[n, :D].copy(),
             self.costs[n, :D].copy(),
         )
+
+    def decisions(self, n: int) -> Decisions:
+        """What episode n has decided, once all its tables are placed."""
+        T, P = self.tables_of[n], self.layout.max_pieces
+        owner = self.owner[n, : T * P].copy().reshape(T, P)  # (T * P,) -> (T, P)
+        return Decisions(self.store.encoded[self.slot[n]], self.chosen[n, :T].copy(), owner)
 
     def observe(self) -> dict[str, NDArray]:
         """The observations of all episodes (see `observation.FIELDS`); only `tables` is not a copy."""
@@ -195,8 +205,7 @@ class Episodes:
         """Put the current piece of each episode in `rows` on a device."""
         slot, row, option = self.slot[rows], self.row[rows], self.option[rows]
         self.memory_left[rows, devices] -= self.store.bytes[slot, option, row]
-        sums = self.sums[rows, devices] + self.store.states[slot, option, row]  # (n, H)
-        self.sums[rows, devices] = sums
+        sums = self._add_states(rows * self.layout.max_devices + devices, self.store.row_of(slot, option, row))
         self.costs[rows, devices] = self._predict(rows, sums.astype(np.float32))
         if not self.decides:
             self.owner[rows, row] = devices
@@ -208,6 +217,15 @@ class Episodes:
         self.piece[rows] = np.where(last, 0, piece + 1)
         self.row[rows] = row + last
         self.option[rows] = np.where(last, -1, option)
+
+    def _add_states(self, places: NDArray[np.int64], tables: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Add states of the store's tables to the sums of devices, both counted through; the new sums (n, H)."""
+        H = self.sums.shape[-1]
+        all_sums, all_states = self.sums.reshape(-1, H), self.store.states.reshape(-1, H)  # (N, D, H) -> (N * D, H)
+        sums = all_sums.take(places, axis=0)
+        sums += all_states.take(tables, axis=0)
+        all_sums[places] = sums
+        return sums
 
     def _choose(self, rows: NDArray[np.int64], options: NDArray[np.int64]) -> None:
         """Choose an option for the current table of each episode in `rows`."""
@@ -263,7 +281,7 @@ class Episodes:
         elif done.any():
             ended = self._all[done]
             value = np.zeros(self.count)
-            value[ended] = self.costs[ended].max(axis=1).sum(axis=1, dtype=np.float64)
+            value[ended] = self.costs[ended].max(axis=1) @ ALL_PHASES
             self._fail(value, self._all[done & ~complete])
             reward[ended] = REWARD_PER_MS * value[ended]
         return reward

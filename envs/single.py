@@ -61,7 +61,8 @@ class PlacingEnv(gym.Env):
 
     def decisions(self) -> Decisions:
         """The task as decided and its placement, once the episode is complete."""
-        return Decisions(self.episode.board())
+        board = self.episode.board()
+        return Decisions(board.encoded, board.chosen, board.owner)
 
     def render(self) -> Any:
         """A frame by `render_mode`: text, an RGB array (H, W, 3), or a window."""

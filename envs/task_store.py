@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardgym.costmodel.placement import Task
 from shardgym.envs.encoding import EncodedTask
@@ -62,6 +63,11 @@ class TaskStore:
         """One episode no longer plays this slot's task."""
         if slot != NO_SLOT:
             self.players[slot] -= 1
+
+    def row_of(self, slot: NDArray[np.int64], option: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Place of a table in the arrays (slots, C, T, ...) when their first three axes are one."""
+        _, C, T = self.bytes.shape
+        return (slot * C + option) * T + row
 
     def _free_slot(self) -> int:
         if len(self.encoded) >= self.capacity:

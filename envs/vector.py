@@ -12,7 +12,6 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from shardgym.embeddings.errors import InputError
-from shardgym.envs.decisions import Decisions
 from shardgym.envs.episodes import Outcome
 from shardgym.envs.settings import Settings
 from shardgym.envs.viewer import Viewer
@@ -128,7 +127,7 @@ class VectorPlacingEnv(gym.vector.VectorEnv):
         if complete.any():
             decisions = np.full(self.num_envs, None, dtype=object)
             for n in np.flatnonzero(complete):
-                decisions[n] = Decisions(self.episodes.board(int(n)))
+                decisions[n] = self.episodes.decisions(n)
             info |= {"step_ms": np.where(complete, self.episodes.step_ms(), 0.0), "_step_ms": complete.copy()}
             info |= {"decisions": decisions, "_decisions": complete.copy()}
         return {"final_obs": final_obs, "_final_obs": done.copy(), "final_info": info, "_final_info": done.copy()}
