@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shardgym.costmodel.features import FEATURE_NAMES, table_features
 from shardgym.costmodel.hardware import Hardware
-from shardgym.costmodel.network import CostNetwork
+from shardgym.costmodel.network import CostNetwork, PositiveLinear
 from shardgym.costmodel.placement import PHASES, Task
 from shardgym.costmodel.ranges import OutOfRangeWarning, Ranges
 from shardgym.costmodel.summed import SummedCostModel, on_grid
@@ -40,7 +40,7 @@ class LearnedCost(SummedCostModel):
         self.measured_on = measured_on
         self.ranges = ranges
         # The heads are tiny and called once a decision: plain numpy spares torch's cost per call.
-        self._heads = [_Head(network) for network in networks]
+        self._heads = _Heads(networks)
         self._encoded: tuple[Task, NDArray[np.float32]] | None = None
 
     def table_states(self, task: Task) -> NDArray[np.float32]:
@@ -57,20 +57,20 @@ class LearnedCost(SummedCostModel):
     def device_costs(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
         """Phases of devices, (..., D, H) to (..., D, 4) ms; the two communication phases are zero."""
         costs = np.zeros((*states.shape[:-1], len(PHASES)), dtype=np.float32)
-        costs[..., COMPUTE] = self.member_costs(states).mean(axis=0)
+        mean = self.member_costs(states).mean(axis=0)
+        for k, phase in enumerate(COMPUTE):
+            costs[..., phase] = mean[..., k]
         return costs
 
     def table_floors(self, task: Task) -> NDArray[np.float32]:
         """Ms that each table adds to its device at least, (T, 4): its own, stretched as if it were alone."""
-        parts = np.split(self.table_states(task), len(self._heads), axis=1)
         floors = np.zeros((len(task.tables), len(PHASES)), dtype=np.float32)
-        floors[:, COMPUTE] = np.mean([head.stretched(part)[0] for head, part in zip(self._heads, parts)], axis=0)
+        floors[:, COMPUTE] = self._heads.stretched(self.table_states(task))[0].mean(axis=0)
         return floors
 
     def member_costs(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
         """Forward and backward by each network, (..., D, H) to (members, ..., D, 2) ms; their spread is a warning."""
-        parts = np.split(states, len(self._heads), axis=-1)
-        return np.stack([head(part) for head, part in zip(self._heads, parts)])
+        return self._heads(states)
 
     def save(self, path: Path) -> None:
         """Write the model to one file, atomically."""
@@ -109,29 +109,39 @@ class LearnedCost(SummedCostModel):
         return cls(networks, hardware, content["measured_on"], Ranges.from_record(content["ranges"]))
 
 
-class _Head:
-    """`CostNetwork.device_costs` in numpy."""
+class _Heads:
+    """`CostNetwork.device_costs` of M networks at once, in numpy."""
 
-    def __init__(self, network: CostNetwork) -> None:
-        self.phases = network.phases
+    def __init__(self, networks: Sequence[CostNetwork]) -> None:
+        self.members, self.phases = len(networks), networks[0].phases
         with torch.no_grad():
-            self._in, self._out = (
-                (layer.positive_weight().numpy().T.copy(), layer.bias.numpy().copy())
-                for layer in (network.head_in, network.head_out)
-            )
+            self._in, self._in_bias = _stacked([network.head_in for network in networks])
+            self._out, self._out_bias = _stacked([network.head_out for network in networks])
 
     def __call__(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Costs of devices by each network, (..., M * S) to (M, ..., phases) ms."""
         stretched, extra = self.stretched(states)
-        return (stretched + extra) * (states.sum(axis=-1, keepdims=True) > 0)
+        used = states.sum(axis=-1, keepdims=True) > 0
+        return (stretched + extra).reshape(
+            -1, *states.shape[:-1], self.phases
+        ) * used  # (M, n, phases) -> (M, ..., phases)
 
     def stretched(self, states: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The stretched sums of the tables' ms, and the ms that come on top; (..., phases) each."""
-        logs = np.log1p(states)
-        hidden = np.tanh(logs @ self._in[0] + self._in[1])
+        """The stretched sums of the tables' ms, and the ms that come on top; (M, n, phases) each."""
+        # (..., M * S) -> (n, M, S) -> (M, n, S)
+        parts = states.reshape(-1, self.members, states.shape[-1] // self.members).transpose(1, 0, 2)
+        logs = np.log1p(parts)
+        hidden = np.tanh(logs @ self._in + self._in_bias)
         width = hidden.shape[-1]
-        out = hidden @ self._out[0][:width] + logs @ self._out[0][width:] + self._out[1]
+        out = hidden @ self._out[:, :width] + logs @ self._out[:, width:] + self._out_bias
         ratios = np.exp(np.minimum(out, 12.0))
-        return states[..., : self.phases] * ratios[..., : self.phases], ratios[..., self.phases :]
+        return parts[..., : self.phases] * ratios[..., : self.phases], ratios[..., self.phases :]
+
+
+def _stacked(layers: Sequence[PositiveLinear]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Weights (M, in, out) and biases (M, 1, out) of one layer of M networks."""
+    weights = torch.stack([layer.positive_weight().T for layer in layers]).contiguous()
+    return weights.numpy(), torch.stack([layer.bias for layer in layers])[:, None].numpy()
 
 
 def _read(path: Path) -> dict:

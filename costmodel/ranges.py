@@ -5,6 +5,9 @@ from dataclasses import asdict, dataclass
 
 from shardgym.embeddings.tables import TableSpec
 
+SLACK = 1.05
+"""How far beyond the measured ends is still within: a drawn design stops a little short of the ends of its space."""
+
 
 class OutOfRangeWarning(UserWarning):
     """A cost was asked for that lies outside of what the model was fitted on."""
@@ -38,14 +41,14 @@ class Ranges:
         found = []
         for name in ("rows", "dim", "pooling"):
             low, high = getattr(self, name)
-            out = [table for table in tables if not low <= getattr(table, name) <= high]
+            out = [table for table in tables if not low / SLACK <= getattr(table, name) <= high * SLACK]
             if out:
                 found.append(
                     f"{name} {getattr(out[0], name):g} of table {out[0].name!r} ({len(out)} of {len(tables)} tables) "
                     f"is outside the measured {low:g} to {high:g}"
                 )
-        if not self.batch_size[0] <= batch_size <= self.batch_size[1]:
-            low, high = self.batch_size
+        low, high = self.batch_size
+        if not low / SLACK <= batch_size <= high * SLACK:
             found.append(f"batch size {batch_size} is outside the measured {low:g} to {high:g}")
         for kind in sorted({table_format(table) for table in tables} - set(self.formats)):
             found.append(f"format {kind} was not measured (only {', '.join(self.formats)})")

@@ -22,6 +22,10 @@ ALL_PHASES = np.ones(len(PHASES))
 """Sums (N, 4) phases in float64, faster than `sum` does."""
 
 
+ALL_PHASES = np.ones(len(PHASES))
+"""Sums (N, 4) phases in float64, faster than `sum` does."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a step did to each of N episodes.

@@ -48,7 +48,7 @@ class TablePlacement(PlacingEnv):
     - `tasks="dlrm-50x4"`: a family ("dlrm-50x4/test" for its held-out half), a list of tasks, a task file, a function
       from a NumPy generator to a task, or an iterator of tasks. `reset(options={"task": ...})` gives one by number or
       as a `Task`.
-    - `cost_model`: a `SummedCostModel`, or the path of a fitted model.
+    - `cost_model`: a `SummedCostModel`, or the path of a fitted model; by default the network shipped with the package.
     - `max_tables`, `max_devices`: sizes of the observation; by default what the tasks need.
     - `reward="dense"`: or "sparse".
     - `order="cost"`: or "bytes" (largest first) or "given".

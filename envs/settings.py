@@ -8,6 +8,7 @@ import numpy as np
 
 from shardgym.costmodel.learned import LearnedCost
 from shardgym.costmodel.placement import Task
+from shardgym.costmodel.shipped import shipped_cost
 from shardgym.costmodel.summed import SummedCostModel
 from shardgym.embeddings.errors import InputError
 from shardgym.envs.encoding import ORDERS, TaskEncoder
@@ -98,18 +99,20 @@ class Settings:
 
 
 def read_cost_model(cost_model: SummedCostModel | str | Path | None) -> SummedCostModel:
-    """A cost model, or the file of one.
+    """A cost model, the file of one, or the network shipped with the package for None.
 
     Raises:
         InputError: it is neither.
     """
+    if cost_model is None:
+        return shipped_cost()
     if isinstance(cost_model, str | Path):
         return LearnedCost.load(Path(cost_model))
     if isinstance(cost_model, SummedCostModel):
         return cost_model
     raise InputError(
-        f"cost_model is a {type(cost_model).__name__}; give a SummedCostModel (LearnedCost, AdditiveCost), or the "
-        "path of a fitted model"
+        f"cost_model is a {type(cost_model).__name__}; give a SummedCostModel (LearnedCost, RooflineCost), the "
+        "path of a fitted model, or None for the shipped one"
     )
 
 

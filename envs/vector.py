@@ -126,7 +126,7 @@ class VectorPlacingEnv(gym.vector.VectorEnv):
             info |= {name: flags, f"_{name}": done.copy()}
         if complete.any():
             decisions = np.full(self.num_envs, None, dtype=object)
-            for n in np.flatnonzero(complete):
+            for n in np.flatnonzero(complete).tolist():
                 decisions[n] = self.episodes.decisions(n)
             info |= {"step_ms": np.where(complete, self.episodes.step_ms(), 0.0), "_step_ms": complete.copy()}
             info |= {"decisions": decisions, "_decisions": complete.copy()}
