@@ -115,7 +115,7 @@ class VectorPlacingEnv(gym.vector.VectorEnv):
         """`final_obs` and `final_info` of the episodes that end, in the form of gymnasium's own vector environments."""
         done, complete = outcome.done, outcome.complete
         final_obs = np.full(self.num_envs, None, dtype=object)
-        for n in np.flatnonzero(done):
+        for n in np.flatnonzero(done).tolist():
             final_obs[n] = {name: rows[n] for name, rows in observations.items()}
         info = self._masks(done)
         for name, flags in (
