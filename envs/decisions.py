@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgym.costmodel.placement import Placement, Task
+from shardgym.embeddings.tables import TableSpec
 from shardgym.envs.encoding import EncodedTask
 
 
@@ -39,11 +40,9 @@ class Decisions:
         encoded = self._encoded
         if len(encoded.bytes) == 1:
             return encoded.task
-        parts = []
+        parts: list[TableSpec] = []
         for row in self._rows():
-            option = encoded.options[row][self._chosen[row]]
-            assert option is not None, "only options that a table has are ever chosen"
-            parts += option.parts()
+            parts += encoded.option(row, int(self._chosen[row])).parts()
         return Task(tuple(parts), encoded.task.device_memory, encoded.task.batch_size, encoded.task.name)
 
     def placement(self) -> Placement:

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ class EncodedTask:
     Args:
         task: what was encoded.
         order: (T,) index in `task.tables` of each row.
-        options: T rows of C options, None where a table lacks one.
+        rules: give the options of a table.
         features: (C, T, F) of one piece.
         states: (C, T, H) what one piece adds to its device's state.
         alone: (C, T) ms, predicted cost of one piece alone on a device.
@@ -40,7 +40,7 @@ class EncodedTask:
 
     task: Task
     order: NDArray[np.int64]
-    options: tuple[tuple[Option | None, ...], ...]
+    rules: Rules
     features: NDArray[np.float32]
     states: NDArray[np.float32]
     alone: NDArray[np.float32]
@@ -50,6 +50,16 @@ class EncodedTask:
     price: NDArray[np.float64]
     budget: float
     worst_ms: float
+
+    def option(self, row: int, choice: int) -> Option:
+        """How the table of a row is held under an option that it has."""
+        option = self.rules.options(self.task.tables[self.order[row]])[choice]
+        assert option is not None, "only options that a table has are ever chosen"
+        return option
+
+    def without_tables(self) -> "EncodedTask":
+        """The same without features and states, which are most of it, for whoever has them elsewhere."""
+        return replace(self, features=self.features[:, :0].copy(), states=self.states[:, :0].copy())
 
 
 def encode(task: Task, rules: Rules, cost_model: SummedCostModel, order: str) -> EncodedTask:
@@ -69,7 +79,7 @@ def encode(task: Task, rules: Rules, cost_model: SummedCostModel, order: str) ->
     return EncodedTask(
         task=task,
         order=by,
-        options=tuple(options[t] for t in by),
+        rules=rules,
         features=np.stack([table_features(v.tables, v.batch_size) for v in variants])[:, by],
         states=np.stack([cost_model.table_states(v) for v in variants])[:, by].astype(np.float32),
         alone=alone[:, by],

@@ -22,10 +22,6 @@ ALL_PHASES = np.ones(len(PHASES))
 """Sums (N, 4) phases in float64, faster than `sum` does."""
 
 
-ALL_PHASES = np.ones(len(PHASES))
-"""Sums (N, 4) phases in float64, faster than `sum` does."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What a step did to each of N episodes.
@@ -97,8 +93,8 @@ class Episodes:
         self.slot[rows] = NO_SLOT
         slots = np.array([store.take(task) for task in tasks])
         encoded = [store.encoded[slot] for slot in slots]
-        if self.sums.shape[-1] != store.states.shape[-1]:
-            self.sums = np.zeros((*self.sums.shape[:-1], store.states.shape[-1]))
+        if self.sums.shape[-1] != store.rows.states.shape[-1]:
+            self.sums = np.zeros((*self.sums.shape[:-1], store.rows.states.shape[-1]))
         self.slot[rows] = slots
         self.tables_of[rows] = [len(e.order) for e in encoded]
         self.devices_of[rows] = [e.task.devices for e in encoded]
@@ -114,7 +110,7 @@ class Episodes:
         self.memory_unit[rows] = self.memory_left[rows].max(axis=1, keepdims=True)
         self.exists[rows] = np.arange(self.layout.max_devices) < self.devices_of[rows, None]
         tables = np.empty_like(self.tables) if len(rows) == self.count else self.tables.copy()
-        tables[rows] = store.tables[slots, 0].reshape(len(rows), -1)  # (n, T, F) -> (n, T * F)
+        tables[rows] = store.rows.features[store.index[slots, 0]].reshape(len(rows), -1)  # (n, T, F) -> (n, T * F)
         self.tables = tables
         contexts = store.context[self.slot]
         self._one_context = bool((contexts == contexts[0]).all())
@@ -183,7 +179,7 @@ class Episodes:
             "owner": self.owner.copy(),
             "cursor": cursor[:, None].astype(np.int16),
             "table_count": self.tables_of[:, None].astype(np.int16),
-            "current": store.tables[slot, option, cursor],
+            "current": store.rows.features.take(store.index[slot, option, cursor], axis=0),
             "current_memory": store.memory[slot, option, cursor][:, None],
             "current_cost": store.alone[slot, option, cursor][:, None],
             "memory_left": (np.maximum(self.memory_left, 0) / self.memory_unit).astype(np.float32),
@@ -209,7 +205,7 @@ class Episodes:
         """Put the current piece of each episode in `rows` on a device."""
         slot, row, option = self.slot[rows], self.row[rows], self.option[rows]
         self.memory_left[rows, devices] -= self.store.bytes[slot, option, row]
-        sums = self._add_states(rows * self.layout.max_devices + devices, self.store.row_of(slot, option, row))
+        sums = self._add_states(rows * self.layout.max_devices + devices, self.store.index[slot, option, row])
         self.costs[rows, devices] = self._predict(rows, sums.astype(np.float32))
         if not self.decides:
             self.owner[rows, row] = devices
@@ -223,11 +219,11 @@ class Episodes:
         self.option[rows] = np.where(last, -1, option)
 
     def _add_states(self, places: NDArray[np.int64], tables: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Add states of the store's tables to the sums of devices, both counted through; the new sums (n, H)."""
+        """Add states, rows of the store, to the sums of devices, counted through all episodes; the new sums (n, H)."""
         H = self.sums.shape[-1]
-        all_sums, all_states = self.sums.reshape(-1, H), self.store.states.reshape(-1, H)  # (N, D, H) -> (N * D, H)
+        all_sums = self.sums.reshape(-1, H)  # (N, D, H) -> (N * D, H), a view
         sums = all_sums.take(places, axis=0)
-        sums += all_states.take(tables, axis=0)
+        sums += self.store.rows.states.take(tables, axis=0)
         all_sums[places] = sums
         return sums
 
@@ -241,7 +237,7 @@ class Episodes:
         tables = self.tables.copy()
         # (N, T * F) -> (N, T, F), a view
         shaped = tables.reshape(self.count, self.layout.max_tables, self.layout.features)
-        shaped[rows, row] = self.store.tables[slot, options, row]
+        shaped[rows, row] = self.store.rows.features[self.store.index[slot, options, row]]
         self.tables = tables
 
     def _predict(self, rows: NDArray[np.int64], sums: NDArray[np.float32]) -> NDArray[np.float32]:

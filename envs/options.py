@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Protocol
 
 from shardgym.costmodel.placement import Task
@@ -144,6 +145,9 @@ def tensor_train(table: TableSpec, rank: int) -> TableSpec:
     """
     first = math.ceil(table.rows ** (1 / 3))
     rows = (first, first, math.ceil(table.rows / first**2))
-    return replace(
-        table, dtype="fp32", tensor_train=TensorTrainFormat((rank, rank), rows, choose_dim_shape(table.dim, 3))
-    )
+    return replace(table, dtype="fp32", tensor_train=TensorTrainFormat((rank, rank), rows, _dim_shape(table.dim)))
+
+
+@lru_cache(maxsize=256)
+def _dim_shape(dim: int) -> tuple[int, ...]:
+    return choose_dim_shape(dim, 3)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardgym.costmodel.placement import Task
 from shardgym.envs.encoding import EncodedTask
 from shardgym.envs.observation import Layout
+from shardgym.envs.table_rows import NOTHING, TableRows
 
 NO_SLOT = -1
 
@@ -31,8 +31,8 @@ class TaskStore:
         self.players: list[int] = []
         self._slots: OrderedDict[int, int] = OrderedDict()  # by id(task), least recently used first
         C, T, D = max(1, layout.options), layout.max_tables, layout.max_devices
-        self.tables = np.zeros((0, C, T, layout.features), np.float32)
-        self.states = np.zeros((0, C, T, 0), np.float32)  # (slots, C, T, H): H is known with the first task
+        self.rows = TableRows(layout.features)
+        self.index = np.full((0, C, T), NOTHING)  # row in `rows` of each table under each option
         self.alone = np.zeros((0, C, T), np.float32)
         self.bytes = np.zeros((0, C, T), np.int64)
         self.memory = np.zeros((0, C, T), np.float32)  # shares of the task's largest device
@@ -64,11 +64,6 @@ class TaskStore:
         if slot != NO_SLOT:
             self.players[slot] -= 1
 
-    def row_of(self, slot: NDArray[np.int64], option: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Place of a table in the arrays (slots, C, T, ...) when their first three axes are one."""
-        _, C, T = self.bytes.shape
-        return (slot * C + option) * T + row
-
     def _free_slot(self) -> int:
         if len(self.encoded) >= self.capacity:
             for key, slot in self._slots.items():
@@ -81,24 +76,33 @@ class TaskStore:
         return len(self.players) - 1
 
     def _grow(self) -> None:
-        for name in ("tables", "states", "alone", "bytes", "memory", "pieces", "price", "device_memory", "context"):
+        for name in ("index", "alone", "bytes", "memory", "pieces", "price", "device_memory", "context"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.zeros((self.BLOCK, *old.shape[1:]), old.dtype)]))
 
     def _fill(self, slot: int, encoded: EncodedTask) -> None:
-        if not self.encoded:
-            self.states = np.zeros((*self.states.shape[:-1], encoded.states.shape[-1]), np.float32)
         T, task = len(encoded.order), encoded.task
-        for name in ("alone", "bytes", "memory", "pieces", "price", "states"):
+        for name in ("alone", "bytes", "memory", "pieces", "price"):
             padded = getattr(self, name)[slot]
             padded[:] = 0
             padded[:, :T] = getattr(encoded, name)
-        self.tables[slot] = 0
-        self.tables[slot, :, :T] = encoded.features
         self.device_memory[slot] = -1  # less than any table needs, where there is no device
         self.device_memory[slot, : task.devices] = task.device_memory
         self.context[slot] = self._contexts.setdefault((task.batch_size, task.devices), len(self._contexts))
+        self._fill_rows(slot, encoded)
+        kept = encoded.without_tables()
         if slot == len(self.encoded):
-            self.encoded.append(encoded)
+            self.encoded.append(kept)
         else:
-            self.encoded[slot] = encoded
+            self.encoded[slot] = kept
+
+    def _fill_rows(self, slot: int, encoded: EncodedTask) -> None:
+        """Point to the rows of the task's tables, and give up those of the slot's task before."""
+        index, context = self.index[slot], int(self.context[slot])
+        before = index[index != NOTHING].tolist()
+        index[:] = NOTHING
+        for choice, (features, states) in enumerate(zip(encoded.features, encoded.states)):
+            for row, t in enumerate(encoded.order.tolist()):
+                beside = (choice, context)
+                index[choice, row] = self.rows.use(encoded.task.tables[t], beside, features[row], states[row])
+        self.rows.release(before)

@@ -1,6 +1,7 @@
 """The vector twins: N environments in one process, stepped together as arrays."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
@@ -46,7 +47,6 @@ class VectorPlacingEnv(gym.vector.VectorEnv):
         self.num_envs, self.settings, self.render_mode = num_envs, settings, render_mode
         self.single_observation_space = settings.layout.space()
         self.single_action_space = spaces.Discrete(settings.layout.actions)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.episodes = settings.episodes(num_envs)
         self._rngs: list[np.random.Generator] = []
@@ -96,6 +96,11 @@ class VectorPlacingEnv(gym.vector.VectorEnv):
         if self._viewer is None:
             self._viewer = Viewer(self.settings.rules.names)
         return tuple(self._viewer.show(self.episodes.board(n), self.render_mode) for n in range(self.num_envs))
+
+    @cached_property
+    def observation_space(self) -> spaces.Space:  # type: ignore[override]
+        """The batched space, made when it is asked for: its bounds take more memory than the environments."""
+        return batch_space(self.single_observation_space, self.num_envs)
 
     def _seed(self, seeds: Sequence[int | None] | None) -> None:
         if not self._rngs:

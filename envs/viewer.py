@@ -63,9 +63,7 @@ class Viewer:
         head = f"{encoded.task.name}: {row} of {count} tables placed, step {step:.2f} ms"
         if row == count:
             return head
-        in_hand = encoded.options[row][max(option, 0)]
-        assert in_hand is not None, "only options that a table has are ever chosen"
-        piece = in_hand.piece
+        piece = encoded.option(row, max(option, 0)).piece
         chosen = "" if len(self._options) == 1 else f", {self._options[option] if option >= 0 else 'to be decided'}"
         return (
             f"{head}\nin hand: {piece.name}, {piece.rows:,} rows of dim {piece.dim}, pooling {piece.pooling:g}, "

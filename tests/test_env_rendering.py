@@ -44,7 +44,7 @@ def test_bars_grow_with_cost_and_memory(name):
 def test_text_tells_the_table_in_hand_and_every_device(name):
     env = make(name, "ansi")
     frames, info = play_all(env)
-    first = env.unwrapped.episode.encoded.options[0][0].piece.name
+    first = env.unwrapped.episode.encoded.option(0, 0).piece.name
     assert f"in hand: {first}" in frames[0]
     assert "0 of 8 tables placed" in frames[0]
     assert "8 of 8 tables placed" in frames[-1]

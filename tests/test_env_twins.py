@@ -85,7 +85,21 @@ def test_streams_of_fresh_tasks_reuse_the_slots_of_finished_ones():
         assert_same(obs, obs1, f"observation {step}")
         actions = np.array([rng.choice(np.flatnonzero(row)) for row in info["action_mask"]])
         (obs, _, _, _, info), (obs1, *_) = twin.step(actions), singles.step(actions)
-    assert len(twin.unwrapped.episodes.store.encoded) == 4
+    store = twin.unwrapped.episodes.store
+    assert len(store.encoded) == 4
+    # Tables that no kept task holds have given up their rows, all but the row of padding.
+    held = {(id(table), e.task.batch_size) for e in store.encoded for table in e.task.tables}
+    assert len(store.rows._known) == len(held) == len(store.rows._keys) - 1 - len(store.rows._free)
+
+
+def test_a_table_is_kept_once_for_all_tasks_that_hold_it():
+    env = gym.make_vec(IDS[0], num_envs=2, tasks="dlrm-100x4", cost_model=additive())
+    for number in range(20):
+        env.reset(options={"task": number})
+    store = env.unwrapped.episodes.store
+    distinct = {table.name for e in store.encoded for table in e.task.tables}
+    assert len(store.encoded) == 20
+    assert len(store.rows._known) == len(distinct) < 20 * 100 / 4
 
 
 def test_observed_arrays_are_never_written_to_again():
