@@ -2,6 +2,8 @@
 
 import os
 import sys
+import warnings
+from typing import Any
 
 import typer
 
@@ -31,10 +33,15 @@ def options(
     """Options of the command itself."""
 
 
+def _print_warning(message: Warning | str, *origin: Any, **more: Any) -> None:
+    print(f"shardgym: warning: {message}", file=sys.stderr)
+
+
 def main() -> None:
     """Run the command; bad input ends in one sentence on stderr and exit code 2."""
     # Threads that spin while they wait make tiny ops slow on a shared machine; must be set before OpenMP loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    warnings.showwarning = _print_warning
     try:
         app()
     except InputError as error:

@@ -20,7 +20,13 @@ Memory = Annotated[str, typer.Option(help="Memory of a device, as 4GB; or one si
 Batch = Annotated[int, typer.Option(help="Bags a step over all devices.")]
 Threads = Annotated[int, typer.Option(help="CPU threads of one device.", min=1)]
 Device = Annotated[str, typer.Option(help="Where to measure: cpu or cuda.")]
-CostModelFile = Annotated[Path, typer.Option("--cost-model", help="A model file written by `shardgym fit`.")]
+CostModelFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--cost-model",
+        help="A model file written by `shardgym fit`; default: the one that comes with the package, whatever is here.",
+    ),
+]
 AnyHardware = Annotated[bool, typer.Option("--any-hardware", help="Accept a model fitted on other hardware.")]
 
 
@@ -98,8 +104,8 @@ def fit(
 
 @app.command()
 def train(
-    cost_model: CostModelFile,
     tables: TablesSource,
+    cost_model: CostModelFile = None,
     out: Annotated[Path, typer.Option(help="The agent file to write.")] = Path("agent.pt"),
     devices: Devices = 4,
     memory: Memory = "4GB",
@@ -125,22 +131,26 @@ def train(
 
 @app.command()
 def plan(
-    cost_model: CostModelFile,
     tables: TablesSource,
+    cost_model: CostModelFile = None,
     agent: Annotated[Path | None, typer.Option(help="An agent file written by `shardgym train`.")] = None,
     out: Annotated[Path, typer.Option(help="The plan to write.")] = Path("plan.json"),
     report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report here too.")] = None,
     devices: Devices = 4,
     memory: Memory = "4GB",
     batch_size: Batch = 4096,
-    budget: Annotated[str, typer.Option(help="Planning time of a method that searches.")] = "1s",
+    search: Annotated[
+        str | None,
+        typer.Option(help="Search on from the best for so long, as 1s; what it finds depends on the machine's speed."),
+    ] = None,
     dim: Dim = None,
     any_hardware: AnyHardware = False,
     seed: Seed = 0,
 ) -> None:
     """Place tables on devices: every method's plan by predicted cost, the best one chosen."""
     from shardgym import steps
-    from shardgym.agents.training import Agent
+    from shardgym.agents.agent import Agent
+    from shardgym.agents.portfolio import PortfolioPlanner
     from shardgym.console import console, show_plan
     from shardgym.costmodel.placement import Task
     from shardgym.costmodel.plan_file import write_plan
@@ -150,8 +160,12 @@ def plan(
     name = tables if ":" in tables else Path(tables).stem
     task = Task(parse_tables(tables, seed, dim), parse_devices(devices, memory), batch_size, name)
     trained = Agent.load(agent, model) if agent is not None else None
-    planners = steps.all_planners(trained, seed)
-    made = steps.make_plan(task, model, f"{cost_model}, {model.measured_on}", planners, parse_seconds(budget))
+    search_seconds = parse_seconds(search) if search else 0.0
+    planners = steps.quick_planners(model, trained, seed)
+    if search_seconds:
+        planners.append(PortfolioPlanner(model, trained, seed))
+    source = f"{cost_model or 'shipped'}, {model.measured_on}"
+    made = steps.make_plan(task, model, source, planners, search_seconds)
     write_plan(out, made)
     if report is not None:
         write_report(report, [made])
@@ -200,8 +214,11 @@ def demo(
     Demo(out, Scale(measure_seconds=parse_seconds(budget)), seed).run()
 
 
-def _load_model(path: Path, any_hardware: bool) -> "LearnedCost":
+def _load_model(path: Path | None, any_hardware: bool) -> "LearnedCost":
     from shardgym.costmodel.hardware import this_hardware
     from shardgym.costmodel.learned import LearnedCost
+    from shardgym.costmodel.shipped import shipped_cost
 
+    if path is None:
+        return shipped_cost()
     return LearnedCost.load(path, here=None if any_hardware else this_hardware())

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shardgym import steps
-from shardgym.agents.training import Agent, TrainingOptions
+from shardgym.agents.agent import Agent
+from shardgym.agents.training import TrainingOptions
 from shardgym.console import console, show_plan, show_tables
 from shardgym.costmodel.fit import FitOptions
 from shardgym.costmodel.groups import GroupDesign
@@ -141,7 +142,7 @@ class Demo:
     def plan(self, inputs: Any) -> None:
         """Let every method place both tasks, and run all their plans."""
         model = LearnedCost.load(self.model_file, here=this_hardware())
-        planners = steps.all_planners(Agent.load(self.agent_file, model), self.seed)
+        planners = steps.quick_planners(model, Agent.load(self.agent_file, model), self.seed)
         meter = Meter(seed=self.seed + 1)
         for task in self.tasks:
             file = self.plan_files[task.name]

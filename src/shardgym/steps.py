@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from shardgym.agents.heuristics import RandomPlanner, heuristic_planners
+from shardgym.agents.agent import Agent
+from shardgym.agents.heuristics import LargestFirstPlanner, RandomPlanner, heuristic_planners
 from shardgym.agents.planner import NoPlacementFoundError, Planner
-from shardgym.agents.training import Agent, TrainingOptions, train_agent
+from shardgym.agents.training import TrainingOptions, train_agent
 from shardgym.console import bar, console, show_errors
 from shardgym.costmodel.additive import AdditiveCost
 from shardgym.costmodel.fit import FitOptions, fit_network, phase_errors, split_samples
@@ -110,9 +111,10 @@ def make_plan(task: Task, model: SummedCostModel, model_name: str, planners: Seq
     return Plan(task, tuple(candidates), model_name, failures)
 
 
-def all_planners(agent: Agent | None, seed: int) -> list[Planner]:
-    """Random, the greedy heuristics, and the agent when there is one."""
-    return [RandomPlanner(seed), *heuristic_planners(), *([agent] if agent is not None else [])]
+def quick_planners(model: SummedCostModel, agent: Agent | None, seed: int) -> list[Planner]:
+    """The methods whose placement does not depend on time: random, greedy, largest-first, and the agent if any."""
+    planners: list[Planner] = [RandomPlanner(seed), *heuristic_planners(), LargestFirstPlanner(model)]
+    return [*planners, agent] if agent is not None else planners
 
 
 def evaluate(plan: Plan, meter: Meter, rounds: int = ROUNDS) -> Plan:
