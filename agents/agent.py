@@ -47,16 +47,16 @@ class Agent:
         Raises as `Planner.plan`.
         """
         require_feasible(task)
-        encoded = CostedTask.of(task, self.cost_model)
-        episode = Construction(encoded, 1)
-        encodings = self.policy.encode(raw_features(task))
+        costed = CostedTask.of(task, self.cost_model)
+        episode = Construction(costed, 1)
+        encodings = self.policy.encoder(raw_features(task))
         sums = torch.zeros(1, task.devices, encodings.shape[1])
         while not episode.done and episode.legal().any():
             table, after = episode.table, episode.costs_after()
             device = int(self.policy.logits(sums, encodings[table], decide(episode, after)).argmax())
             sums[0, device] += encodings[table]
             episode.place(np.array([device]), after)
-        return finish(encoded, episode.owners[0], budget_seconds)
+        return finish(costed, episode.owners[0], budget_seconds)
 
     def save(self, path: Path) -> None:
         """Write the agent to one file, atomically. The cost model has its own file."""
@@ -106,16 +106,16 @@ def decide(episode: Construction, after: np.ndarray) -> Decision:
         episode: under way.
         after: (N, D, 4) of `Construction.costs_after`.
     """
-    encoded, table = episode.encoded, episode.table
-    rest = encoded.order[episode.placed :]
-    table_bytes, single = encoded.task.table_bytes, encoded.single_costs
+    costed, table = episode.costed, episode.table
+    rest = costed.order[episode.placed :]
+    table_bytes, single = costed.task.table_bytes, costed.single_costs
     left = episode.free - table_bytes[table]  # (N, D)
     bytes_to_come = float(table_bytes[rest].sum())
     legal = torch.from_numpy(left >= 0)
-    room = torch.from_numpy(left / np.array(encoded.task.device_memory)).float()
+    room = torch.from_numpy(left / np.array(costed.task.device_memory)).float()
     mean_room = torch.from_numpy(left / (bytes_to_come / len(rest))).float()
     pressure = torch.from_numpy(bytes_to_come / np.maximum(episode.free, 1).sum(axis=1)).float()
-    fair = torch.from_numpy(encoded.fair)
+    fair = torch.from_numpy(costed.fair)
     return Decision(
         after=torch.from_numpy(after),
         now=torch.from_numpy(episode.costs),
@@ -125,5 +125,5 @@ def decide(episode: Construction, after: np.ndarray) -> Decision:
         mean_room=mean_room,
         pressure=pressure,
         to_come=torch.full_like(pressure, float(single[rest].sum() / single.sum())),
-        weight=torch.full_like(pressure, float(single[table] / encoded.fair.sum())),
+        weight=torch.full_like(pressure, float(single[table] / costed.fair.sum())),
     )

@@ -57,12 +57,12 @@ class Construction:
         free: (N, D) bytes left; negative where a table was placed without room.
     """
 
-    def __init__(self, encoded: CostedTask, episodes: int) -> None:
-        task = encoded.task
-        self.encoded = encoded
+    def __init__(self, costed: CostedTask, episodes: int) -> None:
+        task = costed.task
+        self.costed = costed
         self.placed = 0
         self.owners = np.full((episodes, len(task.tables)), UNPLACED, dtype=np.int64)
-        self.sums = np.zeros((episodes, task.devices, encoded.states.shape[1]), dtype=np.float32)
+        self.sums = np.zeros((episodes, task.devices, costed.states.shape[1]), dtype=np.float32)
         self.costs = np.zeros((episodes, task.devices, 4), dtype=np.float32)
         self.free = np.tile(np.array(task.device_memory, dtype=np.int64), (episodes, 1))
         self._rows = np.arange(episodes)
@@ -70,27 +70,27 @@ class Construction:
     @property
     def done(self) -> bool:
         """Whether every table is placed."""
-        return self.placed == len(self.encoded.order)
+        return self.placed == len(self.costed.order)
 
     @property
     def table(self) -> int:
         """Index of the table in hand."""
-        return int(self.encoded.order[self.placed])
+        return int(self.costed.order[self.placed])
 
     def legal(self) -> NDArray[np.bool_]:
         """(N, D) where the table in hand has room."""
-        return self.free >= self.encoded.task.table_bytes[self.table]
+        return self.free >= self.costed.task.table_bytes[self.table]
 
     def costs_after(self) -> NDArray[np.float32]:
         """(N, D, 4) ms of each device if the table in hand went there."""
-        return self.encoded.cost_model.device_costs(self.sums + self.encoded.states[self.table], self.encoded.task)
+        return self.costed.cost_model.device_costs(self.sums + self.costed.states[self.table], self.costed.task)
 
     def place(self, devices: NDArray[np.integer], costs_after: NDArray[np.float32]) -> None:
         """Put the table in hand on a device in each episode, (N,), with what `costs_after` said of it."""
         table, rows = self.table, self._rows
-        self.sums[rows, devices] += self.encoded.states[table]
+        self.sums[rows, devices] += self.costed.states[table]
         self.costs[rows, devices] = costs_after[rows, devices]
-        self.free[rows, devices] -= self.encoded.task.table_bytes[table]
+        self.free[rows, devices] -= self.costed.task.table_bytes[table]
         self.owners[:, table] = devices
         self.placed += 1
 
@@ -100,7 +100,7 @@ class Construction:
 
     def overflow(self) -> NDArray[np.float64]:
         """(N,) bytes placed beyond the devices' memory, as a share of all memory."""
-        return np.maximum(-self.free, 0).sum(axis=1) / sum(self.encoded.task.device_memory)
+        return np.maximum(-self.free, 0).sum(axis=1) / sum(self.costed.task.device_memory)
 
     def placement(self, episode: int = 0) -> Placement:
         """The placement of one episode."""

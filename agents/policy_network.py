@@ -61,6 +61,36 @@ class Decision(NamedTuple):
         return inputs.clamp(-1, 8)
 
 
+class TableEncoder(nn.Module):
+    """Non-negative encodings of tables, from raw features and one fixed normalisation stored with the weights.
+
+    Args:
+        features: raw features of a table.
+        encoding: width of an encoding.
+        hidden: width between.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, features: int, encoding: int, hidden: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("scale", torch.ones(features))
+        self.layers = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, encoding))
+
+    def set_normalisation(self, features: Tensor) -> None:
+        """Fix mean and scale of raw features (T, F) once."""
+        self.mean.copy_(features.mean(dim=0))
+        # A feature that never varied in training keeps its unit, and so cannot blow up later.
+        spread = features.std(dim=0, correction=0)
+        self.scale.copy_(torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(..., F) to (..., encoding)."""
+        return F.softplus(self.layers(((features - self.mean) / self.scale).clamp(-5, 5)))
+
+
 class PlacementPolicy(nn.Module):
     """Table encoder, sum over a device's tables, shared device scorer.
 
@@ -70,30 +100,14 @@ class PlacementPolicy(nn.Module):
         hidden: width of the encoder and the scorer.
     """
 
-    mean: Tensor
-    scale: Tensor
-
     def __init__(self, features: int, encoding: int = 32, hidden: int = 64) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("scale", torch.ones(features))
-        self.encoder = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, encoding))
+        self.encoder = TableEncoder(features, encoding, hidden)
         self.from_device = nn.Linear(encoding + DEVICE_INPUTS, hidden)
         self.from_table = nn.Linear(encoding, hidden, bias=False)
         self.scorer = nn.Parameter(torch.zeros(hidden))
         # The first policy is a soft "cheapest device with the table on it"; learning starts from there.
         self.sharpness = nn.Parameter(torch.tensor(30.0).log())
-
-    def set_normalisation(self, features: Tensor) -> None:
-        """Fix mean and scale of raw features (T, F) once; they are stored with the weights."""
-        self.mean.copy_(features.mean(dim=0))
-        # A feature that never varied in training keeps its unit, and so cannot blow up later.
-        spread = features.std(dim=0, correction=0)
-        self.scale.copy_(torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
-
-    def encode(self, features: Tensor) -> Tensor:
-        """Non-negative encodings of tables, (..., F) to (..., encoding)."""
-        return F.softplus(self.encoder(((features - self.mean) / self.scale).clamp(-5, 5)))
 
     def logits(self, sums: Tensor, table: Tensor, decision: Decision) -> Tensor:
         """Scores of the devices, `MASKED` where the table has no room.

@@ -15,11 +15,11 @@ INFEASIBLE = 2
 """scipy.optimize.milp's status of a problem proven to have no solution."""
 
 
-def finish(encoded: CostedTask, owners: NDArray[np.int64], budget_seconds: float) -> Placement:
+def finish(costed: CostedTask, owners: NDArray[np.int64], budget_seconds: float) -> Placement:
     """Place the tables that are left, largest bytes first, making room where there is none.
 
     Args:
-        encoded: the task.
+        costed: the task.
         owners: (T,) devices, `UNPLACED` for the tables that are left; what is placed fits.
         budget_seconds: for the search for a packing when swaps do not make room.
 
@@ -27,7 +27,7 @@ def finish(encoded: CostedTask, owners: NDArray[np.int64], budget_seconds: float
         InfeasibleTaskError: proven that no placement fits.
         NoPlacementFoundError: none found in time.
     """
-    task, owners = encoded.task, owners.copy()
+    task, owners = costed.task, owners.copy()
     left = np.flatnonzero(owners == UNPLACED)
     if len(left):
         free = free_bytes(task, owners)

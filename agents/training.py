@@ -1,7 +1,7 @@
 """Training a policy by REINFORCE on the environment that a cost model estimates.
 
 As DreamShard trains its policy (arXiv 2210.02023, section 3.3): episodes on predicted costs only, returns
-standardised over the episodes of a task. Construction run in large batches, each table encoded once.
+standardised over the episodes of a task. Episodes run in large batches, each table encoded once.
 """
 
 import time
@@ -112,7 +112,7 @@ def train_agent(
     torch.manual_seed(options.seed)
     rng = np.random.default_rng(options.seed)
     generator = torch.Generator().manual_seed(options.seed)
-    encoded = [CostedTask.of(task, cost_model) for task in tasks]
+    costed = [CostedTask.of(task, cost_model) for task in tasks]
     features = [raw_features(task) for task in tasks]
     policy = _first_policy(features, start)
     optimizer = torch.optim.Adam(policy.parameters(), options.learning_rate)
@@ -125,7 +125,7 @@ def train_agent(
             optimizer.zero_grad()
             ratios = []
             for k in rng.integers(len(tasks), size=options.tasks_per_update):
-                rollout = roll_out(policy, encoded[k], features[k], options, generator)
+                rollout = roll_out(policy, costed[k], features[k], options, generator)
                 (policy_loss(policy, features[k], rollout, entropy) / options.tasks_per_update).backward()
                 ratios.append(rollout.step_ratio)
                 placed += rollout.actions.numel()
@@ -142,7 +142,7 @@ def train_agent(
 def _first_policy(features: Sequence[Tensor], start: Agent | None) -> PlacementPolicy:
     policy = PlacementPolicy(len(FEATURE_NAMES))
     if start is None:
-        policy.set_normalisation(torch.cat(list(features)))
+        policy.encoder.set_normalisation(torch.cat(list(features)))
     else:
         policy.load_state_dict(start.policy.state_dict())
     return policy
@@ -151,15 +151,15 @@ def _first_policy(features: Sequence[Tensor], start: Agent | None) -> PlacementP
 @torch.no_grad()
 def roll_out(
     policy: PlacementPolicy,
-    encoded: CostedTask,
+    costed: CostedTask,
     features: Tensor,
     options: TrainingOptions,
     generator: torch.Generator,
 ) -> Rollout:
     """Sample `options.episodes` placements of a task. Without room a table goes where most memory is left."""
-    episodes = Construction(encoded, options.episodes)
-    N, D, S = options.episodes, encoded.task.devices, len(encoded.order)
-    encodings = policy.encode(features)
+    episodes = Construction(costed, options.episodes)
+    N, D, S = options.episodes, costed.task.devices, len(costed.order)
+    encodings = policy.encoder(features)
     sums = torch.zeros(N, D, encodings.shape[1])
     rows = torch.arange(N)
     noise = torch.empty(S, N, D).exponential_(generator=generator).log()
@@ -181,10 +181,10 @@ def roll_out(
         excesses.append(excess)
         legals.append(decision.legal)
         actions.append(action)
-    ratio = episodes.steps() / encoded.fair.sum()
+    ratio = episodes.steps() / costed.fair.sum()
     returns = torch.from_numpy(-ratio - options.overflow * episodes.overflow()).float()
     return Rollout(
-        torch.from_numpy(encoded.order),
+        torch.from_numpy(costed.order),
         torch.stack(inputs),
         torch.stack(excesses),
         torch.stack(legals),
@@ -196,7 +196,7 @@ def roll_out(
 
 def policy_loss(policy: PlacementPolicy, features: Tensor, rollout: Rollout, entropy: float) -> Tensor:
     """REINFORCE with standardised returns. Running sums are recomputed so that the encoder learns through them."""
-    table = policy.encode(features)[rollout.order]  # (S, encoding)
+    table = policy.encoder(features)[rollout.order]  # (S, encoding)
     chosen = torch.nn.functional.one_hot(rollout.actions, rollout.legal.shape[-1]).to(table.dtype)  # (S, N, D)
     added = chosen[..., None] * table[:, None, None, :]  # (S, N, D, encoding)
     sums = added.cumsum(dim=0) - added

@@ -42,7 +42,7 @@ def part_way(model, task, seed=0):
     """Two episodes with half of the tables placed at random, their encodings, and the decision at hand."""
     policy, rng = random_policy(), np.random.default_rng(seed)
     episodes = Construction(CostedTask.of(task, model), 2)
-    encodings = policy.encode(raw_features(task)).detach()
+    encodings = policy.encoder(raw_features(task)).detach()
     sums = torch.zeros(2, task.devices, encodings.shape[1])
     while episodes.placed < len(task.tables) // 2:
         devices = rng.integers(task.devices, size=2)
@@ -80,7 +80,7 @@ def test_learning_sees_the_scores_that_sampling_saw():
     rollout = roll_out(policy, CostedTask.of(task, ADDITIVE), features, options, torch.Generator().manual_seed(0))
     with torch.no_grad():
         first = policy.scores(
-            torch.zeros(256, 3, 32), policy.encode(features)[rollout.order[0]], rollout.inputs[0], rollout.excess[0],
+            torch.zeros(256, 3, 32), policy.encoder(features)[rollout.order[0]], rollout.inputs[0], rollout.excess[0],
             rollout.legal[0],
         ).softmax(dim=-1)  # fmt: skip
     drawn = torch.bincount(rollout.actions[0], minlength=3) / 256
