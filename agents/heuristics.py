@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shardgym.agents.construction import Construction, CostedTask
 from shardgym.agents.planner import NoPlacementFoundError, require_feasible
+from shardgym.agents.policy_network import SMALL_PHASE
 from shardgym.costmodel.placement import Placement, Task
 from shardgym.costmodel.summed import SummedCostModel
 from shardgym.embeddings.tables import ROW_BYTES
@@ -86,7 +87,10 @@ class GreedyPlanner:
 
 
 class LargestFirstPlanner:
-    """Largest first onto the device that costs least with the table on it, by a cost model.
+    """Largest first onto the device that is least full with the table on it, by a cost model.
+
+    Full is meant in two ways, the better plan of the two being taken: by the device's whole cost, and by the fullest
+    of its phases, each in its fair share, since a phase lasts as long as its slowest device.
 
     Args:
         cost_model: what a placement costs.
@@ -100,15 +104,21 @@ class LargestFirstPlanner:
     def plan(self, task: Task, budget_seconds: float) -> Placement:
         """Place greedily. Raises as `Planner.plan`."""
         require_feasible(task)
-        episode = Construction(CostedTask.of(task, self.cost_model), 1)
-        while not episode.done:
-            legal = episode.legal()[0]
-            if not legal.any():
-                raise _out_of_room(self.name, task, episode.table, episode.placed)
-            after = episode.costs_after()
-            cost = np.where(legal, after[0].sum(axis=-1), np.inf)
-            episode.place(np.array([cost.argmin()]), after)
-        return episode.placement()
+        costed = CostedTask.of(task, self.cost_model)
+        under_way = Construction(costed, 2)
+        fair = np.maximum(costed.fair, SMALL_PHASE * costed.fair.sum())
+        while not under_way.done:
+            legal = under_way.legal()
+            if not legal.any(axis=1).any():
+                raise _out_of_room(self.name, task, under_way.table, under_way.placed)
+            after = under_way.costs_after()
+            full = np.stack([after[0].sum(axis=-1), (after[1] / fair).max(axis=-1)])  # (2, D)
+            # One of the two may be stuck; it goes on without room and is ruled out below.
+            under_way.place((full + np.where(legal, 0, 1e12)).argmin(axis=1), after)
+        steps = np.where((under_way.free >= 0).all(axis=1), under_way.steps(), np.inf)
+        if not np.isfinite(steps).any():
+            raise _out_of_room(self.name, task, int(costed.order[-1]), under_way.placed)
+        return under_way.placement(int(steps.argmin()))
 
 
 def heuristic_planners() -> tuple[GreedyPlanner, ...]:

@@ -21,7 +21,7 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from shardgym.agents.policy_network import MASKED, TableEncoder
+from shardgym.agents.policy_network import MASKED, SMALL_PHASE, TableEncoder
 from shardgym.costmodel.features import table_features
 from shardgym.dataio.synthetic import dlrm_like
 from shardgym.embeddings.errors import InputError
@@ -99,9 +99,12 @@ def device_columns(fields: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     # Sorted before they are summed, the devices' order cannot show in the rounding.
     everything = total.sort(dim=1).values.sum(dim=1, keepdim=True)
     fair = (everything + alone) / exists.sum(dim=1, keepdim=True) + 1e-6  # (B, 1)
-    after = (total + alone) / fair
-    least = torch.where(legal > 0, after, torch.inf).amin(dim=1, keepdim=True).clamp(max=1e6)
-    excess = (after - least) * legal
+    # A phase lasts as long as its slowest device: a device is as full as the fullest of its phases.
+    mean = costs.sort(dim=1).values.sum(dim=1, keepdim=True) / exists.sum(dim=1)[:, None, None]  # (B, 1, 4)
+    shares = costs / torch.maximum(mean, SMALL_PHASE * mean.sum(dim=-1, keepdim=True)).clamp(min=1e-6)
+    full = shares.amax(dim=-1)
+    least = torch.where(legal > 0, full, torch.inf).amin(dim=1, keepdim=True).clamp(max=1e6)
+    excess = (full - least) * legal
     to_come = (fields["table_count"] - fields["cursor"]) / fields["table_count"]
     left = fields["memory_left"] - fields["current_memory"][:, None]
     shared = [to_come[:, None], torch.log1p(fair), alone / fair]

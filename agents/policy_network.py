@@ -15,7 +15,10 @@ from torch.nn import functional as F
 MASKED = -1e8
 """Logit of an illegal device: finite, so that an empty legal set gives no NaN."""
 
-DEVICE_INPUTS = 15
+DEVICE_INPUTS = 16
+
+SMALL_PHASE = 0.1
+"""Share of the step below which a phase counts as this much, so that what hardly matters is not balanced."""
 
 
 class Decision(NamedTuple):
@@ -44,9 +47,17 @@ class Decision(NamedTuple):
     weight: Tensor
 
     def excess(self) -> Tensor:
-        """(..., D) cost of each device with the table, above the cheapest legal one, in fair steps."""
-        total = self.after.sum(dim=-1) / self.fair.sum(dim=-1)
-        return total - torch.where(self.legal, total, torch.inf).amin(dim=-1, keepdim=True).clamp(max=1e6)
+        """(..., D, 2) how much more than the least a legal device has: its whole cost, and its fullest phase.
+
+        The first is in fair steps, the second in fair shares of the phase: since each phase lasts as long as its
+        slowest device, a device is as full as the fullest of its phases.
+        """
+        fair = self.fair.sum(dim=-1, keepdim=True)
+        total = (self.after / fair).sum(dim=-1)
+        fullest = (self.after / torch.maximum(self.fair, SMALL_PHASE * fair)).amax(dim=-1)
+        both = torch.stack([total, fullest], dim=-1)
+        least = torch.where(self.legal[..., None], both, torch.inf).amin(dim=-2, keepdim=True)
+        return (both - least.clamp(max=1e6)).clamp(max=20)
 
     def device_inputs(self, excess: Tensor) -> Tensor:
         """(..., D, DEVICE_INPUTS) ratios for the scorer."""
@@ -55,7 +66,7 @@ class Decision(NamedTuple):
         peak = now.amax(dim=-2, keepdim=True)  # (..., 1, 4)
         rise = (after - peak).clamp(min=0).sum(dim=-1)
         shape = rise.shape
-        columns = [excess, rise, self.room, torch.log1p(self.mean_room.clamp(min=0))]
+        columns = [*excess.unbind(dim=-1), rise, self.room, torch.log1p(self.mean_room.clamp(min=0))]
         columns += [shared[..., None].expand(shape) for shared in (self.pressure, self.to_come, self.weight)]
         inputs = torch.cat([after, now, torch.stack(columns, dim=-1)], dim=-1)
         return inputs.clamp(-1, 8)
@@ -106,8 +117,8 @@ class PlacementPolicy(nn.Module):
         self.from_device = nn.Linear(encoding + DEVICE_INPUTS, hidden)
         self.from_table = nn.Linear(encoding, hidden, bias=False)
         self.scorer = nn.Parameter(torch.zeros(hidden))
-        # The first policy is a soft "cheapest device with the table on it"; learning starts from there.
-        self.sharpness = nn.Parameter(torch.tensor(30.0).log())
+        # The first policy is a soft "least full device with the table on it"; learning starts from there.
+        self.sharpness = nn.Parameter(torch.tensor([5.0, 40.0]).log())
 
     def logits(self, sums: Tensor, table: Tensor, decision: Decision) -> Tensor:
         """Scores of the devices, `MASKED` where the table has no room.
@@ -128,5 +139,5 @@ class PlacementPolicy(nn.Module):
         devices = self.from_device(torch.cat([torch.log1p(sums), inputs], dim=-1))  # (..., D, hidden)
         hidden = F.relu(devices + self.from_table(table)[..., None, :])
         # A sum over the last axis, not a matrix product: its rounding does not depend on a device's row.
-        scores = (hidden * self.scorer).sum(dim=-1) - self.sharpness.exp() * excess
+        scores = (hidden * self.scorer).sum(dim=-1) - (excess * self.sharpness.exp()).sum(dim=-1)
         return scores.masked_fill(~legal, MASKED)

@@ -69,7 +69,7 @@ class Rollout:
 
     Args:
         order: (S,) the table placed at each step.
-        inputs: (S, N, D, K), excess: (S, N, D), legal: (S, N, D): as `PlacementPolicy.scores` takes them.
+        inputs: (S, N, D, K), excess: (S, N, D, 2), legal: (S, N, D): as `PlacementPolicy.scores` takes them.
         actions: (S, N) the device chosen.
         returns: (N,) minus the step in fair steps, memory overflow counted.
         step_ratio: mean step in fair steps.

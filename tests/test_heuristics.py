@@ -92,7 +92,7 @@ def test_packing_proves_that_there_is_no_room():
 def test_finishing_keeps_a_complete_placement_and_moves_tables_for_one_that_is_stuck():
     tables = tuple(TableSpec(f"t{k}", rows, 1) for k, rows in enumerate((100, 100, 200)))
     task = Task(tables, (2000, 2000), 512)
-    encoded = CostedTask.of(task, ADDITIVE)
+    costed = CostedTask.of(task, ADDITIVE)
     whole = np.array([0, 0, 1])
-    assert finish(encoded, whole, 1.0) == Placement((0, 0, 1))
-    finish(encoded, np.array([0, 1, UNPLACED]), 1.0).validate(task)
+    assert finish(costed, whole, 1.0) == Placement((0, 0, 1))
+    finish(costed, np.array([0, 1, UNPLACED]), 1.0).validate(task)
