@@ -22,13 +22,14 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import safe_mean
-from torch import Tensor
 
 from shardgym.agents.agent import raw_features
 from shardgym.agents.construction import CostedTask
-from shardgym.agents.dreamshard_policy import DreamShardPolicy
+from shardgym.agents.dreamshard_policy import NO_TIME, DreamShardPolicy
+from shardgym.agents.planner import Measure
 from shardgym.agents.training import TrainingOptions, policy_loss, roll_out
-from shardgym.costmodel.placement import CostModel, Placement, Task
+from shardgym.costmodel.placement import Placement, Task
+from shardgym.costmodel.training import Packed
 from shardgym.embeddings.errors import InputError
 
 
@@ -44,7 +45,7 @@ class Schedules:
 
     measured: int = 10
     cost_steps: int = 300
-    cost_batch: int = 256
+    cost_batch: int = 64
     policy_steps: int = 10
     episodes: int = 10
 
@@ -79,7 +80,7 @@ class DreamShard(BaseAlgorithm):
         self,
         policy: str | type[DreamShardPolicy],
         env: GymEnv | str | None,
-        measure: CostModel | None = None,
+        measure: Measure | None = None,
         learning_rate: float | Schedule = lambda left: 1e-3 * left,
         schedules: Schedules = Schedules(),
         entropy: float = 1e-3,
@@ -184,14 +185,13 @@ class DreamShard(BaseAlgorithm):
 
     def _fit_cost_network(self) -> float:
         """Steps on batches of measured devices; the mean loss."""
-        rows = _device_rows(self.measurements)
+        measured = measured_devices(self.measurements)
         if self.iterations == 0:
-            self.policy.set_normalisation(torch.cat([features for features, _ in rows]))
-        rng = np.random.default_rng([self.seed or 0, self.iterations])
+            self.policy.begin(measured)
         losses = []
         for _ in range(self.schedules.cost_steps):
-            chosen = [rows[k] for k in rng.integers(len(rows), size=min(len(rows), self.schedules.cost_batch))]
-            loss = self.policy.cost_loss([features for features, _ in chosen], torch.stack([c for _, c in chosen]))
+            chosen = torch.randint(len(measured), (self.schedules.cost_batch,), generator=self._generator)
+            loss = self.policy.cost_loss(measured.take(chosen))
             self.policy.cost_optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.policy.cost_network.parameters(), 1.0)
@@ -230,19 +230,20 @@ class DreamShard(BaseAlgorithm):
         return ["policy", "policy.optimizer", "policy.cost_optimizer"], []
 
 
-def _cost_model_of(env: Any) -> CostModel:
+def _cost_model_of(env: Any) -> Measure:
     """The cost model that an environment of this suite predicts with."""
     return env.get_attr("settings")[0].cost_model
 
 
-def _device_rows(measurements: list[Measurement]) -> list[tuple[Tensor, Tensor]]:
-    """Features (n, F) of the tables on each used device of each measurement, and its phases (4,) ms."""
-    rows = []
+def measured_devices(measurements: list[Measurement]) -> Packed:
+    """The tables on each used device of each measurement, and its four phases, ms."""
+    features, sizes, targets = [], [], []
     for measured in measurements:
-        features, owners = raw_features(measured.task), np.array(measured.placement.devices)
+        all_features, owners = raw_features(measured.task), np.array(measured.placement.devices)
         for device in np.unique(owners):
-            phases = torch.from_numpy(np.asarray(measured.phases[device], dtype=np.float32))
-            rows.append((features[torch.from_numpy(owners == device)], phases))
-    if not rows:
+            features.append(all_features[torch.from_numpy(owners == device)])
+            sizes.append(int((owners == device).sum()))
+            targets.append(np.maximum(measured.phases[device], NO_TIME))
+    if not features:
         raise InputError("DreamShard: nothing was measured; let schedules.measured be at least 1")
-    return rows
+    return Packed(torch.cat(features), torch.tensor(sizes), torch.from_numpy(np.array(targets, dtype=np.float32)))

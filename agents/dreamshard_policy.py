@@ -18,9 +18,12 @@ from shardgym.costmodel.features import FEATURE_NAMES, table_features
 from shardgym.costmodel.network import CostNetwork
 from shardgym.costmodel.placement import PHASES, Task
 from shardgym.costmodel.summed import SummedCostModel
+from shardgym.costmodel.training import Packed, additive_part
 from shardgym.embeddings.errors import InputError
 from shardgym.envs.observation import Layout
 
+NO_TIME = 1e-3
+"""Ms that a phase counts as at least: a microsecond keeps the logarithm of what takes no time."""
 LOG_BYTES = FEATURE_NAMES.index("log_bytes")
 
 
@@ -28,7 +31,7 @@ class EstimatedCost(SummedCostModel):
     """What a cost network under training predicts.
 
     Args:
-        network: of the two compute phases.
+        network: of four phases.
     """
 
     def __init__(self, network: CostNetwork) -> None:
@@ -42,14 +45,7 @@ class EstimatedCost(SummedCostModel):
     @torch.no_grad()
     def device_costs(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
         """(..., H) to (..., 4) ms."""
-        return all_phases(self.network, torch.from_numpy(np.ascontiguousarray(states))).numpy()
-
-
-def all_phases(network: CostNetwork, states: Tensor) -> Tensor:
-    """(..., H) to (..., 4) ms; the network predicts the compute phases, the two of communication are zero."""
-    forward, backward = network.device_costs(states).unbind(dim=-1)
-    none = torch.zeros_like(forward)
-    return torch.stack([forward, none, none, backward], dim=-1)
+        return self.network.device_costs(torch.from_numpy(np.ascontiguousarray(states))).numpy()
 
 
 class DreamShardPolicy(BasePolicy):
@@ -83,7 +79,7 @@ class DreamShardPolicy(BasePolicy):
         if self.layout.options:
             raise InputError("DreamShard: it places tables as they are; give shardgym/TablePlacement-v0")
         self.encoding, self.hidden = encoding, hidden
-        self.cost_network = CostNetwork(self.layout.features, hidden=hidden)
+        self.cost_network = CostNetwork(self.layout.features, len(PHASES), hidden)
         self.placing = PlacementPolicy(self.layout.features, encoding, hidden)
         self.cost_optimizer = torch.optim.Adam(self.cost_network.parameters(), lr=lr_schedule(1))
         self.optimizer = torch.optim.Adam(self.placing.parameters(), lr=lr_schedule(1))
@@ -93,25 +89,16 @@ class DreamShardPolicy(BasePolicy):
         """The cost network as a cost model."""
         return EstimatedCost(self.cost_network)
 
-    def set_normalisation(self, features: Tensor) -> None:
-        """Fix both networks' mean and scale of raw features (T, F)."""
-        self.cost_network.set_normalisation(features)
-        self.placing.encoder.set_normalisation(features)
+    def begin(self, measured: Packed) -> None:
+        """Fix from the first measurements what stays: both networks' normalisation, the costs' additive part."""
+        self.cost_network.set_normalisation(measured.features)
+        self.cost_network.set_additive(additive_part(measured))
+        self.placing.encoder.set_normalisation(measured.features)
 
-    def cost_loss(self, groups: list[Tensor], phases: Tensor) -> Tensor:
-        """Mean error of log milliseconds.
-
-        Args:
-            groups: features (n, F) of the tables of each of G devices.
-            phases: (G, 4) ms measured.
-        """
-        states = self.cost_network.table_states(torch.cat(groups))
-        owner = torch.repeat_interleave(torch.arange(len(groups)), torch.tensor([len(group) for group in groups]))
-        summed = states.new_zeros(len(groups), states.shape[1]).index_add(0, owner, states)
-        # A microsecond keeps the logarithm of what takes no time.
-        compute = phases[:, [PHASES.index("forward"), PHASES.index("backward")]]
-        error = (self.cost_network.device_costs(summed) + 1e-3).log() - (compute + 1e-3).log()
-        return error.abs().mean()
+    def cost_loss(self, measured: Packed) -> Tensor:
+        """Mean error of log milliseconds over measured devices."""
+        predicted = self.cost_network(measured.features, measured.owner(), len(measured))
+        return (predicted.clamp(min=NO_TIME).log() - measured.targets.log()).abs().mean()
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
         assert isinstance(observation, dict)
@@ -130,14 +117,14 @@ class DreamShardPolicy(BasePolicy):
         real = (torch.arange(self.layout.max_tables) < fields["table_count"][:, None]).float()  # (B, T)
         devices = fields["device_exists"].sum(dim=1)  # (B,)
         share = (states * real[..., None]).sum(dim=1, keepdim=True) / devices[:, None, None]
-        fair = all_phases(self.cost_network, share)  # (B, 1, 4)
+        fair = self.cost_network.device_costs(share)  # (B, 1, 4)
         sums = on_device @ states
         alone = self.cost_network.device_costs(states).sum(dim=-1) * real  # (B, T)
         waiting = real * (torch.arange(self.layout.max_tables) >= fields["cursor"][:, None])
         to_come = (alone * waiting).sum(dim=1) / alone.sum(dim=1).clamp(min=1e-9)
         decision = Decision(
-            after=all_phases(self.cost_network, sums + in_hand[:, None, :]),
-            now=all_phases(self.cost_network, sums),
+            after=self.cost_network.device_costs(sums + in_hand[:, None, :]),
+            now=self.cost_network.device_costs(sums),
             fair=fair,
             legal=fields["legal"] > 0,
             to_come=to_come,

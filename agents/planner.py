@@ -2,7 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from shardgym.costmodel.placement import Placement, Task
+from shardgym.costmodel.placement import Placement, StepCost, Task
 from shardgym.embeddings.errors import InputError
 
 
@@ -34,6 +34,14 @@ class Planner(Protocol):
             InfeasibleTaskError: no placement can exist.
             NoPlacementFoundError: this method found none.
         """
+        ...
+
+
+class Measure(Protocol):
+    """What a placement really costs: `MeasuredCost`, or any cost model in its stead."""
+
+    def cost(self, task: Task, placement: Placement) -> StepCost:
+        """Cost of one placement; phases (D, 4)."""
         ...
 
 

@@ -41,6 +41,12 @@ class AdditiveCost(SummedCostModel):
         floors[:, [PHASES.index("forward"), PHASES.index("backward")]] = self.table_states(task)[:, :2]
         return floors
 
+    def launch_floor(self, task: Task) -> NDArray[np.float32]:
+        """The launch, (4,) ms."""
+        floor = np.zeros(len(PHASES), dtype=np.float32)
+        floor[[PHASES.index("forward"), PHASES.index("backward")]] = self.overhead
+        return floor
+
     def device_costs(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
         """Phases of devices, (..., D, 3) to (..., D, 4) ms."""
         compute = states[..., :2] + self.overhead * (states[..., 2:] > 0)

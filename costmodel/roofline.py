@@ -56,14 +56,13 @@ class RooflineCost(SummedCostModel):
         part = {name: states[..., k].astype(np.float64) for k, name in enumerate(STATE)}
         used = part["count"] > 0
         # The share of repeated reads that the cache no longer holds.
-        misses = 1 - 1 / np.maximum(1, part["touched_bytes"] / self.machine.cache_bytes)
-        slower = misses * (self._memory_ms(1.0) - self._cache_ms(1.0))
+        slower = self._slower_ms(part["touched_bytes"])
         costs = np.zeros((*states.shape[:-1], len(PHASES)))
         for phase in ("forward", "backward"):
             flow = part[f"{phase}_flow"] + part[f"{phase}_repeated"] * slower
             together = np.maximum(flow, part[f"{phase}_alone"] ** (1 / SHARPNESS))
             costs[..., PHASES.index(phase)] = self._overhead_ms(part["count"]) * used + together
-        costs[..., PHASES.index("forward_comm")] = self._exchange_ms(part["output_bytes"]) * used
+        costs[..., PHASES.index("forward_comm")] = self._exchange_ms(part["output_bytes"], task.devices) * used
         costs[..., PHASES.index("backward_comm")] = costs[..., PHASES.index("forward_comm")]
         return costs.astype(np.float32)
 
@@ -71,13 +70,48 @@ class RooflineCost(SummedCostModel):
         """Ms that a device surely spends on each table, whatever is beside it, (T, 4)."""
         states = self.table_states(task)
         floors = np.zeros((len(states), len(PHASES)), dtype=np.float32)
+        touched = states[:, STATE.index("touched_bytes")].astype(np.float64)
         for phase in ("forward", "backward"):
             flow = states[:, STATE.index(f"{phase}_flow")]
-            floors[:, PHASES.index(phase)] = flow + 1e3 * self.machine.table_overhead
+            # Other tables only crowd the cache further.
+            repeated = states[:, STATE.index(f"{phase}_repeated")] * self._slower_ms(touched)
+            floors[:, PHASES.index(phase)] = flow + repeated + 1e3 * self.machine.table_overhead
         if task.devices > 1:
             sent = states[:, STATE.index("output_bytes")] * (1 - 1 / task.devices) / self.machine.link_bandwidth
             floors[:, PHASES.index("forward_comm")] = floors[:, PHASES.index("backward_comm")] = 1e3 * sent
         return floors
+
+    def total_floor(self, task: Task) -> NDArray[np.float64]:
+        """Ms that all devices together spend on the tables at least, launches left out, by phase, (4,).
+
+        On a device the share min(1, cache / touched bytes) of every table's repeated reads hits, so that the tables'
+        hits fill no more than all caches: the best that can hit is a fractional knapsack.
+        """
+        states = self.table_states(task).astype(np.float64)
+        total = super().total_floor(task)
+        touched = states[:, STATE.index("touched_bytes")]
+        held = np.minimum(touched, self.machine.cache_bytes)  # no table hits more than its part of one cache
+        for phase in ("forward", "backward"):
+            repeated = states[:, STATE.index(f"{phase}_repeated")]
+            density = repeated / np.maximum(touched, 1.0)
+            best = np.argsort(-density)
+            room = task.devices * self.machine.cache_bytes - (np.cumsum(held[best]) - held[best])
+            hits = (density[best] * np.clip(room, 0.0, held[best])).sum()
+            misses = (repeated.sum() - hits) * (self._memory_ms(1.0) - self._cache_ms(1.0))
+            flow = states[:, STATE.index(f"{phase}_flow")].sum() + 1e3 * self.machine.table_overhead * len(states)
+            total[PHASES.index(phase)] = max(total[PHASES.index(phase)], flow + misses)
+        return total
+
+    def launch_floor(self, task: Task) -> NDArray[np.float32]:
+        """Starting the ops and the exchanges, (4,) ms."""
+        exchange = self.machine.link_latency if task.devices > 1 else 0.0
+        floor = {"forward": self.machine.launch, "backward": self.machine.launch}
+        return np.array([1e3 * floor.get(phase, exchange) for phase in PHASES], dtype=np.float32)
+
+    def _slower_ms(self, touched: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Ms that a repeated byte takes longer for not being in the cache, by the bytes that a device touches."""
+        misses = 1 - 1 / np.maximum(1, touched / self.machine.cache_bytes)
+        return misses * (self._memory_ms(1.0) - self._cache_ms(1.0))
 
     def _state(self, table: TableSpec, batch_size: int) -> list[float]:
         lookups = batch_size * table.pooling / table.dedup.factor()
@@ -118,14 +152,15 @@ class RooflineCost(SummedCostModel):
     def _overhead_ms(self, tables: NDArray[np.float64]) -> NDArray[np.float64]:
         return 1e3 * (self.machine.launch + tables * self.machine.table_overhead)
 
-    def _exchange_ms(self, output: NDArray[np.float64]) -> NDArray[np.float64]:
-        """All-to-all of pooled outputs (..., D) bytes: each device sends all but its own part of the batch."""
-        devices = output.shape[-1]
+    def _exchange_ms(self, output: NDArray[np.float64], devices: int) -> NDArray[np.float64]:
+        """All-to-all of pooled outputs (...) bytes: a device sends all but its own part of the batch.
+
+        What it receives is about the same on every device, whatever the placement, and is left out: so a device's
+        cost is a function of its own tables, and can be asked for one device at a time.
+        """
         if devices == 1:
             return np.zeros_like(output)
-        sent = output * (1 - 1 / devices)
-        received = (output.sum(axis=-1, keepdims=True) - output) / devices
-        return 1e3 * (self.machine.link_latency + np.maximum(sent, received) / self.machine.link_bandwidth)
+        return 1e3 * (self.machine.link_latency + output * (1 - 1 / devices) / self.machine.link_bandwidth)
 
 
 def _row_bytes(table: TableSpec) -> float:

@@ -47,6 +47,14 @@ class SummedCostModel(ABC):
         """
         return np.zeros((len(task.tables), len(PHASES)), dtype=np.float32)
 
+    def total_floor(self, task: Task) -> NDArray[np.float64]:
+        """Ms that all devices together spend on the tables at least, launches left out, by phase, (4,)."""
+        return self.table_floors(task).sum(axis=0, dtype=np.float64)
+
+    def launch_floor(self, task: Task) -> NDArray[np.float32]:
+        """Ms that a device in use takes at least on top of its tables' floors, (4,). Zeros are always right."""
+        return np.zeros(len(PHASES), dtype=np.float32)
+
     def single_table_costs(self, task: Task) -> NDArray[np.float32]:
         """Step cost of each table alone on a device, (T,) ms."""
         alone = self.table_states(task)[:, None, :]  # (T, 1 device, H)

@@ -29,10 +29,10 @@ def test_a_memory_bound_table_costs_its_bytes_over_the_bandwidth():
     assert cost.phases[0, PHASES.index("forward_comm")] == 0  # one device exchanges nothing
 
 
-def test_an_exchange_takes_as_long_as_the_larger_of_sent_and_received():
+def test_an_exchange_takes_as_long_as_what_a_device_sends():
     tables = [TableSpec("a", 100, 64), TableSpec("b", 100, 16)]
     costs = RooflineCost(A100).cost(task(4096, 2, tables), Placement((0, 1))).phase("forward_comm")
-    for device, dims in enumerate((64, 64)):  # device 0 sends 64 dims, device 1 receives them
+    for device, dims in enumerate((64, 16)):
         expected = 1e3 * (A100.link_latency + 4096 / 2 * dims * 4 / A100.link_bandwidth)
         assert costs[device] == pytest.approx(expected, rel=1e-5)
 
@@ -49,6 +49,14 @@ def test_costs_grow_with_tables_and_stay_above_the_floors(machine, batch_size):
     assert (model.costs(made, more).phases >= costs * (1 - 1e-6)).all()
     on_device = (owners[:, None, :] == np.arange(3)[:, None]).astype(float)  # (N, D, T)
     assert (on_device @ model.table_floors(made) <= costs * (1 + 1e-5)).all()
+
+
+def test_a_device_costs_the_same_asked_for_alone_or_among_others():
+    model, made = RooflineCost(A100), task(4096)
+    owners = np.random.default_rng(0).integers(0, 3, size=len(TABLES))
+    sums = (owners[None, :] == np.arange(3)[:, None]).astype(np.float32) @ model.table_states(made)
+    together = model.device_costs(sums, made)
+    np.testing.assert_allclose(model.device_costs(sums[:, None, :], made)[:, 0], together, rtol=1e-6)
 
 
 def test_fusion_is_less_than_additive_for_few_bags_and_more_when_caches_overflow():

@@ -1,0 +1,127 @@
+"""The commands about planners: compare them at equal time, certify a plan, check a certificate."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardgym.embeddings.errors import InputError
+from shardgym.options import parse_seconds
+
+if TYPE_CHECKING:
+    from shardgym.agents.planner import Planner
+    from shardgym.costmodel.summed import SummedCostModel
+
+app = typer.Typer()
+
+SUITE_HELP = "quick, dlrm, tight, mixed, criteo, large, all, or families with commas: dlrm-50x4,tight-50x4."
+
+CostModelName = Annotated[
+    str,
+    typer.Option("--cost-model", help="'shipped', 'roofline' (analytic), or a model file written by `shardgym fit`."),
+]
+AgentFile = Annotated[Path | None, typer.Option(help="An agent file of `shardgym train`; default: the shipped agent.")]
+
+
+@app.command()
+def compare(
+    suite: Annotated[str, typer.Option(help=SUITE_HELP)] = "quick",
+    budget: Annotated[str, typer.Option(help="Planning times with commas between: 0.1,1,10.")] = "0.1,1",
+    tasks: Annotated[int, typer.Option(help="Held-out tasks of each family.", min=1)] = 10,
+    out: Annotated[Path, typer.Option(help="Folder of compare.html and compare.json.")] = Path("runs/compare"),
+    cost_model: CostModelName = "shipped",
+    agent: AgentFile = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Run every plan's shards on this machine too.")] = False,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
+) -> None:  # fmt: skip
+    """Every planner on every held-out task of a suite, at equal planning time: one table, JSON and HTML with plots."""
+    from shardgym.agents.agent import Agent
+    from shardgym.agents.compare import compare as run
+    from shardgym.agents.compare import suite_tasks, summarise
+    from shardgym.agents.compare_report import rich_table, write_html, write_json
+    from shardgym.agents.pretrained import pretrained_agent
+    from shardgym.console import bar, console
+    from shardgym.costmodel.measure import Meter
+    from shardgym.costmodel.measured import MeasuredCost
+
+    model = named_cost_model(cost_model)
+    budgets = [parse_seconds(part) for part in budget.split(",")]
+    chosen = suite_tasks(suite, tasks)
+    planners = all_planners(model, Agent.load(agent, model) if agent else pretrained_agent(model), seed)
+    total = sum(map(len, chosen.values())) * len(budgets) * len(planners)
+    meter = MeasuredCost(Meter("cpu", seed=seed)) if measure else None
+    with bar("compare planners", total=total) as shown:
+        trials = run(
+            chosen, planners, budgets, model, meter, lambda trial: shown.step(f"{trial.family} {trial.planner}")
+        )
+    summaries = summarise(trials)
+    about = f"Suite {suite}, {tasks} held-out tasks a family; costs by {cost_model}."
+    write_json(out / "compare.json", trials, summaries)
+    write_html(out / "compare.html", trials, summaries, about)
+    console.print(rich_table(summaries, f"planners on {suite}"))
+    console.print(f"wrote {out}/compare.html and {out}/compare.json", soft_wrap=True)
+
+
+@app.command()
+def certify(
+    plan: Annotated[Path, typer.Argument(help="A plan written by `shardgym plan`.")],
+    cost_model: CostModelName = "shipped",
+    check: Annotated[Path | None, typer.Option(help="Check this certificate of the plan; write none.")] = None,
+    out: Annotated[Path, typer.Option(help="The certificate to write.")] = Path("certificate.json"),
+) -> None:  # fmt: skip
+    """Prove how far a plan can be from the best, or check such a proof without trusting who made it."""
+    from shardgym.agents import certificates
+    from shardgym.console import console
+    from shardgym.costmodel.plan_file import read_plan
+
+    model, made = named_cost_model(cost_model), read_plan(plan)
+    if check is not None:
+        found = certificates.check(certificates.read_certificate(check), made.task, model)
+        console.print(f"{check}: holds")
+    else:
+        found = certificates.certify(made.task, made.chosen().placement, model)
+        certificates.write_certificate(out, found)
+        console.print(f"wrote {out}", soft_wrap=True)
+    gap = "nothing is proven about the best" if found.bound_ms <= 0 else f"at most {found.gap:.2%} above the best"
+    console.print(f"step {found.step_ms:.4g} ms, no plan is below {found.bound_ms:.4g} ms: {gap}")
+
+
+def named_cost_model(name: str) -> "SummedCostModel":
+    """A cost model by the name that the commands take.
+
+    Raises:
+        InputError: neither a known name nor a model file.
+    """
+    from shardgym.costmodel.learned import LearnedCost
+    from shardgym.costmodel.roofline import RooflineCost
+    from shardgym.costmodel.shipped import shipped_cost
+
+    if name == "shipped":
+        return shipped_cost()
+    if name == "roofline":
+        return RooflineCost()
+    if not Path(name).exists():
+        raise InputError(f"--cost-model {name}: is no file; give 'shipped', 'roofline' or a file of `shardgym fit`")
+    return LearnedCost.load(Path(name))
+
+
+def all_planners(cost_model: "SummedCostModel", agent: "Planner", seed: int = 0) -> "list[Planner]":
+    """Every planner, the portfolio first: reports compare the others with it."""
+    from shardgym.agents.agent import Agent
+    from shardgym.agents.column_split import BeamSearchPlanner
+    from shardgym.agents.heuristics import LargestFirstPlanner, RandomPlanner, heuristic_planners
+    from shardgym.agents.local_search import LocalSearchPlanner
+    from shardgym.agents.milp import MilpPlanner
+    from shardgym.agents.portfolio import PortfolioPlanner
+
+    start = agent if isinstance(agent, Agent) else None
+    return [
+        PortfolioPlanner(cost_model, start, seed),
+        agent,
+        LocalSearchPlanner(cost_model, seed=seed),
+        MilpPlanner(cost_model, seed=seed),
+        BeamSearchPlanner(cost_model),
+        LargestFirstPlanner(cost_model),
+        *heuristic_planners(),
+        RandomPlanner(seed),
+    ]
