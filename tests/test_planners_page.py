@@ -1,6 +1,7 @@
 """The page on planners: every snippet runs, in order, and the shipped agent keeps what the page says of it."""
 
 import re
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,15 @@ def test_every_snippet_of_the_page_runs(tmp_path, monkeypatch, capsys):
     for snippet in snippets:
         exec(compile(snippet, str(PAGE), "exec"), names)
     assert "above the best" in capsys.readouterr().out
+
+
+def test_the_script_trains_ppo_and_moves_it_to_another_size(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["placement_policy_ppo.py", "3200"])
+    runpy.run_path(str(PAGE.parent.parent / "examples" / "placement_policy_ppo.py"))
+    out = capsys.readouterr().out
+    assert "dlrm-20x4/test: step" in out
+    assert "dlrm-80x8/test: step" in out
 
 
 def test_the_shipped_agent_is_small_and_beats_the_heuristics_on_held_out_tasks():
