@@ -1,5 +1,6 @@
 """Fitted cost networks as a cost model, and its file."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -122,14 +123,14 @@ class _Heads:
         """Costs of devices by each network, (..., M * S) to (M, ..., phases) ms."""
         stretched, extra = self.stretched(states)
         used = states.sum(axis=-1, keepdims=True) > 0
-        return (stretched + extra).reshape(
-            -1, *states.shape[:-1], self.phases
-        ) * used  # (M, n, phases) -> (M, ..., phases)
+        # (M, n, phases) -> (M, ..., phases)
+        return (stretched + extra).reshape(self.members, *states.shape[:-1], self.phases) * used
 
     def stretched(self, states: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The stretched sums of the tables' ms, and the ms that come on top; (M, n, phases) each."""
         # (..., M * S) -> (n, M, S) -> (M, n, S)
-        parts = states.reshape(-1, self.members, states.shape[-1] // self.members).transpose(1, 0, 2)
+        count = math.prod(states.shape[:-1])
+        parts = states.reshape(count, self.members, states.shape[-1] // self.members).transpose(1, 0, 2)
         logs = np.log1p(parts)
         hidden = np.tanh(logs @ self._in + self._in_bias)
         width = hidden.shape[-1]

@@ -203,6 +203,8 @@ class Episodes:
 
     def _place(self, rows: NDArray[np.int64], devices: NDArray[np.int64]) -> None:
         """Put the current piece of each episode in `rows` on a device."""
+        if not len(rows):
+            return
         slot, row, option = self.slot[rows], self.row[rows], self.option[rows]
         self.memory_left[rows, devices] -= self.store.bytes[slot, option, row]
         sums = self._add_states(rows * self.layout.max_devices + devices, self.store.index[slot, option, row])

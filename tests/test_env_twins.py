@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from shardgym.costmodel.shipped import shipped_cost
 from shardgym.embeddings.errors import InputError
 from shardgym.envs.rewards import IllegalActionError
 from tests.env_cases import FusedCost, additive, small_task, small_tasks
@@ -70,6 +71,24 @@ def test_twin_agrees_under_a_fused_cost_with_other_batch_sizes_and_devices(name)
         actions = np.array([rng.choice(np.flatnonzero(row)) for row in info["action_mask"]])
         (obs, reward, _, _, info), (obs1, reward1, _, _, _) = twin.step(actions), singles.step(actions)
         np.testing.assert_allclose(reward, reward1, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::shardgym.costmodel.ranges.OutOfRangeWarning")
+@pytest.mark.parametrize("name", IDS)
+def test_twin_agrees_under_the_shipped_network_when_all_episodes_go_in_step(name):
+    twin, singles = pair(name, cost_model=None, tasks=small_tasks()[:1])
+    (obs, info), (obs1, _) = twin.reset(seed=1), singles.reset(seed=1)
+    rng = np.random.default_rng(1)
+    for step in range(20):
+        assert_same(obs, obs1, f"observation {step}")
+        action = rng.choice(np.flatnonzero(info["action_mask"].all(axis=0)))
+        (obs, reward, _, _, info), (obs1, reward1, _, _, _) = (env.step(np.full(5, action)) for env in (twin, singles))
+        np.testing.assert_allclose(reward, reward1, rtol=1e-5, atol=1e-6)
+
+
+def test_no_devices_cost_nothing_by_the_shipped_network():
+    none = shipped_cost().table_states(small_task())[:0, None]  # (0, 1 device, H)
+    assert shipped_cost().device_costs(none, small_task()).shape == (0, 1, 4)
 
 
 def test_streams_of_fresh_tasks_reuse_the_slots_of_finished_ones():
