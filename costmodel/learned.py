@@ -132,7 +132,9 @@ class _Heads:
         count = math.prod(states.shape[:-1])
         parts = states.reshape(count, self.members, states.shape[-1] // self.members).transpose(1, 0, 2)
         logs = np.log1p(parts)
-        hidden = np.tanh(logs @ self._in + self._in_bias)
+        hidden = logs @ self._in  # (M, n, hidden), then in place: it is the largest array here
+        hidden += self._in_bias
+        np.tanh(hidden, out=hidden)
         width = hidden.shape[-1]
         out = hidden @ self._out[:, :width] + logs @ self._out[:, width:] + self._out_bias
         ratios = np.exp(np.minimum(out, 12.0))
