@@ -59,7 +59,7 @@ class InverseBags(nn.Module):
         for key in self.keys:
             key_position(batch.keys(), key)
         groups = [group for group in batch.groups if not set(self.keys).isdisjoint(group.keys)]
-        forms = [_worth_holding(group) for group in groups]
+        forms = [held_or_expanded(group) for group in groups]
         group_of = {key: at for at, group in enumerate(groups) for key in group.keys}
         pooled: dict[str, Tensor] = {}
         for module, keys in zip(self.bags, self.parts):
@@ -101,14 +101,18 @@ def _pool_groups(
     """Pooled unique rows (U, D) of each of the module's keys, all looked up in one call."""
     held = [_held_for(module, forms[group_of[key]], key) for key in keys]
     lists = [_positions_as_bags(form) if isinstance(form, WindowGroup) else form for form in held]
+    return {
+        key: _pool_windows(unique, form, _mode(module)) if isinstance(form, WindowGroup) else unique
+        for key, form, unique in zip(keys, held, pool_lists(module, lists))
+    }
+
+
+def pool_lists(module: nn.Module, lists: Sequence[KeyedJaggedTensor]) -> list[Tensor]:
+    """Pooled rows (U_k, D_k) of each of a module's keys, whose rows may differ in number, looked up in one call."""
     rows = [part.stride() for part in lists]
     # A table-batched op takes equally many bags of each table: empty bags fill up, at no look-up.
     columns = pool(module, KeyedJaggedTensor.concat([_padded(part, max(rows)) for part in lists]))
-    pooled = {}
-    for form, key, count, part in zip(held, keys, rows, columns.split(_dims(module), dim=1)):
-        unique = part[:count]
-        pooled[key] = _pool_windows(unique, form, _mode(module)) if isinstance(form, WindowGroup) else unique
-    return pooled
+    return [part[:count] for count, part in zip(rows, columns.split(_dims(module), dim=1))]
 
 
 def _held_for(module: nn.Module, form: FeatureGroup | WindowGroup, key: str) -> KeyedJaggedTensor | WindowGroup:
@@ -145,7 +149,8 @@ def _pool_windows(positions: Tensor, group: WindowGroup, mode: str) -> Tensor:
     return F.embedding_bag(group.positions(), positions, offsets, mode=mode, include_last_offset=True)
 
 
-def _worth_holding(group: FeatureGroup | WindowGroup) -> FeatureGroup | WindowGroup:
+def held_or_expanded(group: FeatureGroup | WindowGroup) -> FeatureGroup | WindowGroup:
+    """The group as it is where its duplicates pay, else with all rows."""
     if isinstance(group, WindowGroup) or pays(group):
         return group
     return FeatureGroup(group.expand(), None)
