@@ -6,6 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from shardgym.embeddings.dot_pairs import dot_pairs
 from shardgym.embeddings.errors import InputError
 from shardgym.embeddings.inverse_bags import Batch, InverseBags
 
@@ -33,8 +34,6 @@ class DLRM(nn.Module):
         InputError: when the tables' dims differ.
     """
 
-    pairs: Tensor
-
     def __init__(
         self,
         bags: InverseBags,
@@ -48,14 +47,11 @@ class DLRM(nn.Module):
         self.bags, self.dim = bags, bags.dims[0]
         self.bottom = mlp([dense_features, *bottom, self.dim], last_activation=True)
         vectors = len(bags.dims) + 1
-        left, right = torch.tril_indices(vectors, vectors, offset=-1)
-        self.register_buffer("pairs", left * vectors + right, persistent=False)
-        self.top = mlp([self.dim + self.pairs.numel(), *top, 1], last_activation=False)
+        self.top = mlp([self.dim + vectors * (vectors - 1) // 2, *top, 1], last_activation=False)
 
     def forward(self, dense: Tensor, batch: Batch) -> Tensor:
         """Logits (B,) from dense features (B, dense features) and a batch of B rows."""
         x = self.bottom(dense)  # (B, D)
         # (B, D) and (B, F * D) -> (B, 1 + F, D)
         vectors = torch.cat([x, self.bags(batch)], dim=1).view(-1, len(self.bags.dims) + 1, self.dim)
-        dots = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)  # (B, (1 + F)^2)
-        return self.top(torch.cat([x, dots.index_select(1, self.pairs)], dim=1)).squeeze(1)
+        return self.top(torch.cat([x, dot_pairs(vectors)], dim=1)).squeeze(1)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from shardgym.embeddings.dot_pairs import dot_pairs, dot_pairs_reference
 from shardgym.embeddings.errors import InputError
 from shardgym.embeddings.inverse_bags import InverseBags, pays
 from shardgym.embeddings.inverse_keyed import FeatureGroup, InverseKeyedJaggedTensor
@@ -141,6 +142,16 @@ def test_groups_that_would_not_pay_are_looked_up_row_by_row():
     assert pays(FeatureGroup(one_id.unique, one_id.inverse)) is False
     bags = bags_of()
     torch.testing.assert_close(bags(clustered(samples=1)), bags(clustered(samples=1).to_kjt()))
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (5, 1, 4), (5, 2, 1), (40, 7, 33)])
+def test_dot_products_of_pairs_agree_with_a_batched_product(shape):
+    vectors = torch.randn(shape, requires_grad=True)
+    ours, reference = dot_pairs(vectors), dot_pairs_reference(vectors)
+    torch.testing.assert_close(ours, reference)
+    grad = torch.randn_like(ours)
+    (mine,), (theirs,) = (torch.autograd.grad(dots, vectors, grad) for dots in (ours, reference))
+    torch.testing.assert_close(mine, theirs)
 
 
 @settings(max_examples=30)
