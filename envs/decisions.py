@@ -13,12 +13,15 @@ class Decisions:
 
     Args:
         encoded: the task.
-        chosen: (T,) options, rows in placing order.
-        owner: (T, P) devices.
+        chosen: (T or more,) options, rows in placing order.
+        owner: (T * P or more,) devices.
+        max_pieces: P.
     """
 
-    def __init__(self, encoded: EncodedTask, chosen: NDArray[np.int16], owner: NDArray[np.int16]) -> None:
-        self._encoded, self._chosen, self._owner = encoded, chosen, owner
+    def __init__(
+        self, encoded: EncodedTask, chosen: NDArray[np.int16], owner: NDArray[np.int16], max_pieces: int
+    ) -> None:
+        self._encoded, self._chosen, self._owner, self._max_pieces = encoded, chosen, owner, max_pieces
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -48,8 +51,9 @@ class Decisions:
     def placement(self) -> Placement:
         """A device for each table of `task()`."""
         rows = self._rows()
-        pieces = self._encoded.pieces[self._chosen, np.arange(len(rows))]
-        return Placement(tuple(int(d) for row in rows for d in self._owner[row, : pieces[row]]))
+        pieces = self._encoded.pieces[self._chosen[: len(rows)], np.arange(len(rows))]
+        owner = self._owner[: len(rows) * self._max_pieces].reshape(len(rows), -1)  # (T * P,) -> (T, P)
+        return Placement(tuple(int(d) for row in rows for d in owner[row, : pieces[row]]))
 
     def _rows(self) -> np.ndarray:
         """The row of each of the task's tables."""

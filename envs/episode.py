@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shardgym.costmodel.placement import PHASES, UNPLACED
 from shardgym.costmodel.summed import SummedCostModel
+from shardgym.envs.decisions import Decisions
 from shardgym.envs.encoding import EncodedTask
 from shardgym.envs.observation import PADDING, Layout
 from shardgym.envs.options import ROUNDING
@@ -125,6 +126,10 @@ class Episode:
             self.memory_left[: self.D].copy(),
             self.costs[: self.D].copy(),
         )
+
+    def decisions(self) -> Decisions:
+        """What the episode has decided, once all its tables are placed."""
+        return Decisions(self.encoded, self.chosen.copy(), self.owner.copy(), self.layout.max_pieces)
 
     def observe(self) -> dict[str, NDArray]:
         """The observation (see `observation.FIELDS`), of new arrays."""

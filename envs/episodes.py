@@ -92,14 +92,13 @@ class Episodes:
             store.give_back(slot)
         self.slot[rows] = NO_SLOT
         slots = np.array([store.take(task) for task in tasks])
-        encoded = [store.encoded[slot] for slot in slots]
         if self.sums.shape[-1] != store.rows.states.shape[-1]:
             self.sums = np.zeros((*self.sums.shape[:-1], store.rows.states.shape[-1]))
         self.slot[rows] = slots
-        self.tables_of[rows] = [len(e.order) for e in encoded]
-        self.devices_of[rows] = [e.task.devices for e in encoded]
-        self.budget[rows] = self.budget_left[rows] = [e.budget for e in encoded]
-        self.worst_ms[rows] = [e.worst_ms for e in encoded]
+        self.tables_of[rows] = store.tables_of[slots]
+        self.devices_of[rows] = store.devices_of[slots]
+        self.budget[rows] = self.budget_left[rows] = store.budget[slots]
+        self.worst_ms[rows] = store.worst_ms[slots]
         self.row[rows] = self.piece[rows] = self.value_ms[rows] = 0
         self.sums[rows] = 0
         self.costs[rows] = 0
@@ -164,11 +163,11 @@ class Episodes:
             self.costs[n, :D].copy(),
         )
 
-    def decisions(self, n: int) -> Decisions:
-        """What episode n has decided, once all its tables are placed."""
-        T, P = self.tables_of[n], self.layout.max_pieces
-        owner = self.owner[n, : T * P].copy().reshape(T, P)  # (T * P,) -> (T, P)
-        return Decisions(self.store.encoded[self.slot[n]], self.chosen[n, :T].copy(), owner)
+    def decisions(self, which: NDArray[np.int64]) -> list[Decisions]:
+        """What some episodes have decided, once all their tables are placed."""
+        encoded, P = self.store.encoded, self.layout.max_pieces
+        rows = zip(self.slot[which].tolist(), self.chosen[which], self.owner[which])
+        return [Decisions(encoded[slot], chosen, owner, P) for slot, chosen, owner in rows]
 
     def observe(self) -> dict[str, NDArray]:
         """The observations of all episodes (see `observation.FIELDS`); only `tables` is not a copy."""

@@ -61,8 +61,7 @@ class PlacingEnv(gym.Env):
 
     def decisions(self) -> Decisions:
         """The task as decided and its placement, once the episode is complete."""
-        board = self.episode.board()
-        return Decisions(board.encoded, board.chosen, board.owner)
+        return self.episode.decisions()
 
     def render(self) -> Any:
         """A frame by `render_mode`: text, an RGB array (H, W, 3), or a window."""

@@ -39,6 +39,8 @@ class TaskStore:
         self.pieces = np.zeros((0, C, T), np.int64)
         self.price = np.zeros((0, C, T), np.float64)
         self.device_memory = np.zeros((0, D), np.int64)
+        self.tables_of, self.devices_of = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self.budget, self.worst_ms = np.zeros(0), np.zeros(0)
         self.context = np.zeros(0, np.int64)  # tasks of one number agree in all that device costs may depend on
         self._contexts: dict[tuple[int, int], int] = {}
 
@@ -54,8 +56,9 @@ class TaskStore:
             encoded = self.encode(task)
             slot = self._free_slot()
             self._fill(slot, encoded)
-        self._slots[id(task)] = slot
-        self._slots.move_to_end(id(task))
+            self._slots[id(task)] = slot
+        else:
+            self._slots.move_to_end(id(task))
         self.players[slot] += 1
         return slot
 
@@ -76,9 +79,10 @@ class TaskStore:
         return len(self.players) - 1
 
     def _grow(self) -> None:
-        for name in ("index", "alone", "bytes", "memory", "pieces", "price", "device_memory", "context"):
-            old = getattr(self, name)
-            setattr(self, name, np.concatenate([old, np.zeros((self.BLOCK, *old.shape[1:]), old.dtype)]))
+        for name, array in list(vars(self).items()):
+            if isinstance(array, np.ndarray):
+                more = np.zeros((self.BLOCK, *array.shape[1:]), array.dtype)
+                setattr(self, name, np.concatenate([array, more]))
 
     def _fill(self, slot: int, encoded: EncodedTask) -> None:
         T, task = len(encoded.order), encoded.task
@@ -86,6 +90,8 @@ class TaskStore:
             padded = getattr(self, name)[slot]
             padded[:] = 0
             padded[:, :T] = getattr(encoded, name)
+        self.tables_of[slot], self.devices_of[slot] = T, task.devices
+        self.budget[slot], self.worst_ms[slot] = encoded.budget, encoded.worst_ms
         self.device_memory[slot] = -1  # less than any table needs, where there is no device
         self.device_memory[slot, : task.devices] = task.device_memory
         self.context[slot] = self._contexts.setdefault((task.batch_size, task.devices), len(self._contexts))

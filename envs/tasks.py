@@ -56,7 +56,7 @@ class TaskList:
 
     def draw(self, rng: np.random.Generator) -> Task:
         """A task, each as likely."""
-        return self.tasks[int(rng.integers(len(self.tasks)))]
+        return self.tasks[int(rng.random() * len(self.tasks))]
 
     def task(self, number: int) -> Task:
         """Task `number` of the list."""
@@ -77,7 +77,7 @@ class FamilyTasks:
 
     def draw(self, rng: np.random.Generator) -> Task:
         """A task of the half, each as likely."""
-        return self.task(int(rng.integers(len(self))))
+        return self.task(int(rng.random() * len(self)))
 
     def task(self, number: int) -> Task:
         """Task `number` of the half."""

@@ -119,9 +119,10 @@ class VectorPlacingEnv(gym.vector.VectorEnv):
     def _final(self, outcome: Outcome, observations: Observations) -> dict[str, Any]:
         """`final_obs` and `final_info` of the episodes that end, in the form of gymnasium's own vector environments."""
         done, complete = outcome.done, outcome.complete
+        which = np.flatnonzero(done)
+        ended = observations if len(which) == self.num_envs else {k: rows[which] for k, rows in observations.items()}
         final_obs = np.full(self.num_envs, None, dtype=object)
-        for n in np.flatnonzero(done).tolist():
-            final_obs[n] = {name: rows[n] for name, rows in observations.items()}
+        final_obs[which] = [dict(zip(ended, rows)) for rows in zip(*ended.values())]
         info = self._masks(done)
         for name, flags in (
             ("is_success", complete),
@@ -131,8 +132,7 @@ class VectorPlacingEnv(gym.vector.VectorEnv):
             info |= {name: flags, f"_{name}": done.copy()}
         if complete.any():
             decisions = np.full(self.num_envs, None, dtype=object)
-            for n in np.flatnonzero(complete).tolist():
-                decisions[n] = self.episodes.decisions(n)
+            decisions[complete] = self.episodes.decisions(np.flatnonzero(complete))
             info |= {"step_ms": np.where(complete, self.episodes.step_ms(), 0.0), "_step_ms": complete.copy()}
             info |= {"decisions": decisions, "_decisions": complete.copy()}
         return {"final_obs": final_obs, "_final_obs": done.copy(), "final_info": info, "_final_info": done.copy()}
