@@ -35,7 +35,9 @@ types: $(READY)
 $(READY): setup.cfg pyproject.toml constraints.txt
 	@echo "== installing pinned versions into $(VENV)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,sessions,test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[cpu,sessions,rllib,torchrec,test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt torchrec
 	touch $(READY)
 
 clean:
