@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from shardgym import commands
+from shardgym import cli_planners, commands
 from shardgym.embeddings.errors import InputError
 from shardgym.version import __version__
 
@@ -18,6 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(commands.app)
+app.add_typer(cli_planners.app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardgym.embeddings.errors import InputError
-from shardgym.options import parse_seconds
+from shardgym.options import AgentFile, AnyHardware, CostModelName, named_cost_model, parse_seconds
 
 if TYPE_CHECKING:
     from shardgym.agents.planner import Planner
@@ -15,12 +14,6 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 SUITE_HELP = "quick, dlrm, tight, mixed, criteo, large, all, or families with commas: dlrm-50x4,tight-50x4."
-
-CostModelName = Annotated[
-    str,
-    typer.Option("--cost-model", help="'shipped', 'roofline' (analytic), or a model file written by `shardgym fit`."),
-]
-AgentFile = Annotated[Path | None, typer.Option(help="An agent file of `shardgym train`; default: the shipped agent.")]
 
 
 @app.command()
@@ -31,9 +24,10 @@ def compare(
     out: Annotated[Path, typer.Option(help="Folder of compare.html and compare.json.")] = Path("runs/compare"),
     cost_model: CostModelName = "shipped",
     agent: AgentFile = None,
+    any_hardware: AnyHardware = False,
     measure: Annotated[bool, typer.Option("--measure", help="Run every plan's shards on this machine too.")] = False,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
-) -> None:  # fmt: skip
+) -> None:
     """Every planner on every held-out task of a suite, at equal planning time: one table, JSON and HTML with plots."""
     from shardgym.agents.agent import Agent
     from shardgym.agents.compare import compare as run
@@ -44,7 +38,7 @@ def compare(
     from shardgym.costmodel.measure import Meter
     from shardgym.costmodel.measured import MeasuredCost
 
-    model = named_cost_model(cost_model)
+    model = named_cost_model(cost_model, any_hardware)
     budgets = [parse_seconds(part) for part in budget.split(",")]
     chosen = suite_tasks(suite, tasks)
     planners = all_planners(model, Agent.load(agent, model) if agent else pretrained_agent(model), seed)
@@ -68,13 +62,14 @@ def certify(
     cost_model: CostModelName = "shipped",
     check: Annotated[Path | None, typer.Option(help="Check this certificate of the plan; write none.")] = None,
     out: Annotated[Path, typer.Option(help="The certificate to write.")] = Path("certificate.json"),
-) -> None:  # fmt: skip
+    any_hardware: AnyHardware = False,
+) -> None:
     """Prove how far a plan can be from the best, or check such a proof without trusting who made it."""
     from shardgym.agents import certificates
     from shardgym.console import console
     from shardgym.costmodel.plan_file import read_plan
 
-    model, made = named_cost_model(cost_model), read_plan(plan)
+    model, made = named_cost_model(cost_model, any_hardware), read_plan(plan)
     if check is not None:
         found = certificates.check(certificates.read_certificate(check), made.task, model)
         console.print(f"{check}: holds")
@@ -84,25 +79,6 @@ def certify(
         console.print(f"wrote {out}", soft_wrap=True)
     gap = "nothing is proven about the best" if found.bound_ms <= 0 else f"at most {found.gap:.2%} above the best"
     console.print(f"step {found.step_ms:.4g} ms, no plan is below {found.bound_ms:.4g} ms: {gap}")
-
-
-def named_cost_model(name: str) -> "SummedCostModel":
-    """A cost model by the name that the commands take.
-
-    Raises:
-        InputError: neither a known name nor a model file.
-    """
-    from shardgym.costmodel.learned import LearnedCost
-    from shardgym.costmodel.roofline import RooflineCost
-    from shardgym.costmodel.shipped import shipped_cost
-
-    if name == "shipped":
-        return shipped_cost()
-    if name == "roofline":
-        return RooflineCost()
-    if not Path(name).exists():
-        raise InputError(f"--cost-model {name}: is no file; give 'shipped', 'roofline' or a file of `shardgym fit`")
-    return LearnedCost.load(Path(name))
 
 
 def all_planners(cost_model: "SummedCostModel", agent: "Planner", seed: int = 0) -> "list[Planner]":

@@ -1,14 +1,21 @@
 """The commands over files: tables, measure, fit, train, plan, evaluate."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from shardgym.options import TABLES_HELP, parse_bytes, parse_devices, parse_seconds, parse_tables
-
-if TYPE_CHECKING:
-    from shardgym.costmodel.learned import LearnedCost
+from shardgym.options import (
+    TABLES_HELP,
+    AgentFile,
+    AnyHardware,
+    CostModelName,
+    named_cost_model,
+    parse_bytes,
+    parse_devices,
+    parse_seconds,
+    parse_tables,
+)
 
 app = typer.Typer()
 
@@ -20,14 +27,6 @@ Memory = Annotated[str, typer.Option(help="Memory of a device, as 4GB; or one si
 Batch = Annotated[int, typer.Option(help="Bags a step over all devices.")]
 Threads = Annotated[int, typer.Option(help="CPU threads of one device.", min=1)]
 Device = Annotated[str, typer.Option(help="Where to measure: cpu or cuda.")]
-CostModelFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--cost-model",
-        help="A model file written by `shardgym fit`; default: the one that comes with the package, whatever is here.",
-    ),
-]
-AnyHardware = Annotated[bool, typer.Option("--any-hardware", help="Accept a model fitted on other hardware.")]
 
 
 @app.command()
@@ -105,7 +104,7 @@ def fit(
 @app.command()
 def train(
     tables: TablesSource,
-    cost_model: CostModelFile = None,
+    cost_model: CostModelName = "shipped",
     out: Annotated[Path, typer.Option(help="The agent file to write.")] = Path("agent.pt"),
     devices: Devices = 4,
     memory: Memory = "4GB",
@@ -122,7 +121,7 @@ def train(
     from shardgym.agents.training import TrainingOptions
     from shardgym.console import console
 
-    model = _load_model(cost_model, any_hardware)
+    model = named_cost_model(cost_model, any_hardware)
     pool = parse_tables(tables, seed, dim)
     drawn = steps.draw_tasks(pool, tasks, tables_per_task, parse_devices(devices, memory), batch_size, seed)
     steps.train(drawn, model, TrainingOptions(updates=updates, seed=seed)).save(out)
@@ -132,8 +131,8 @@ def train(
 @app.command()
 def plan(
     tables: TablesSource,
-    cost_model: CostModelFile = None,
-    agent: Annotated[Path | None, typer.Option(help="An agent file written by `shardgym train`.")] = None,
+    cost_model: CostModelName = "shipped",
+    agent: AgentFile = None,
     out: Annotated[Path, typer.Option(help="The plan to write.")] = Path("plan.json"),
     report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report here too.")] = None,
     devices: Devices = 4,
@@ -151,20 +150,21 @@ def plan(
     from shardgym import steps
     from shardgym.agents.agent import Agent
     from shardgym.agents.portfolio import PortfolioPlanner
+    from shardgym.agents.pretrained import pretrained_agent
     from shardgym.console import console, show_plan
     from shardgym.costmodel.placement import Task
     from shardgym.costmodel.plan_file import write_plan
     from shardgym.report import write_report
 
-    model = _load_model(cost_model, any_hardware)
+    model = named_cost_model(cost_model, any_hardware)
     name = tables if ":" in tables else Path(tables).stem
     task = Task(parse_tables(tables, seed, dim), parse_devices(devices, memory), batch_size, name)
-    trained = Agent.load(agent, model) if agent is not None else None
+    trained = Agent.load(agent, model) if agent else pretrained_agent(model)
     search_seconds = parse_seconds(search) if search else 0.0
     planners = steps.quick_planners(model, trained, seed)
     if search_seconds:
         planners.append(PortfolioPlanner(model, trained, seed))
-    source = f"{cost_model or 'shipped'}, {model.measured_on}"
+    source = f"{cost_model}, {model.measured_on}"
     made = steps.make_plan(task, model, source, planners, search_seconds)
     write_plan(out, made)
     if report is not None:
@@ -212,13 +212,3 @@ def demo(
     from shardgym.demo import Demo, Scale
 
     Demo(out, Scale(measure_seconds=parse_seconds(budget)), seed).run()
-
-
-def _load_model(path: Path | None, any_hardware: bool) -> "LearnedCost":
-    from shardgym.costmodel.hardware import this_hardware
-    from shardgym.costmodel.learned import LearnedCost
-    from shardgym.costmodel.shipped import shipped_cost
-
-    if path is None:
-        return shipped_cost()
-    return LearnedCost.load(path, here=None if any_hardware else this_hardware())

@@ -1,7 +1,10 @@
-"""What the commands' options mean: sizes, durations and table sources, each with one clear error."""
+"""What the commands' options mean: sizes, durations, table sources, cost models; each with one clear error."""
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from shardgym.dataio.public_tables import criteo_kaggle
 from shardgym.dataio.synthetic import DIMS, dlrm_like
@@ -9,12 +12,23 @@ from shardgym.dataio.table_files import read_tables
 from shardgym.embeddings.errors import InputError
 from shardgym.embeddings.tables import TableSpec
 
+if TYPE_CHECKING:
+    from shardgym.costmodel.learned import LearnedCost
+    from shardgym.costmodel.roofline import RooflineCost
+
 BYTE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 SECOND_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 TABLES_HELP = (
     "Tables: a .json, .csv or .parquet file; 'criteo-kaggle'; or 'dlrm:COUNT', generated like a production DLRM's."
 )
+
+CostModelName = Annotated[
+    str,
+    typer.Option("--cost-model", help="'shipped', 'roofline' (analytic), or a model file written by `shardgym fit`."),
+]
+AgentFile = Annotated[Path | None, typer.Option(help="An agent file of `shardgym train`; default: the shipped agent.")]
+AnyHardware = Annotated[bool, typer.Option("--any-hardware", help="Accept a model file fitted on other hardware.")]
 
 
 def parse_bytes(text: str) -> int:
@@ -77,6 +91,30 @@ def parse_devices(devices: int, memory: str) -> tuple[int, ...]:
     if len(sizes) not in (1, devices):
         raise InputError(f"memory {memory!r} has {len(sizes)} sizes for {devices} devices; give one, or one a device")
     return tuple(sizes * devices if len(sizes) == 1 else sizes)
+
+
+def named_cost_model(name: str, any_hardware: bool = False) -> "LearnedCost | RooflineCost":
+    """A cost model by the name that the commands take.
+
+    Args:
+        name: "shipped", "roofline", or a model file.
+        any_hardware: accept a file that was fitted on another machine than this.
+
+    Raises:
+        InputError: neither a known name nor a model file, or a file of other hardware.
+    """
+    from shardgym.costmodel.hardware import this_hardware
+    from shardgym.costmodel.learned import LearnedCost
+    from shardgym.costmodel.roofline import RooflineCost
+    from shardgym.costmodel.shipped import shipped_cost
+
+    if name == "shipped":
+        return shipped_cost()
+    if name == "roofline":
+        return RooflineCost()
+    if not Path(name).exists():
+        raise InputError(f"--cost-model {name}: is no file; give 'shipped', 'roofline' or a file of `shardgym fit`")
+    return LearnedCost.load(Path(name), here=None if any_hardware else this_hardware())
 
 
 def _is_number(text: str) -> bool:
