@@ -42,6 +42,7 @@ def _reference(table: TableSpec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return reference_counts(table)
 
 
+@lru_cache(maxsize=4096)
 def _features(table: TableSpec, batch_size: int) -> list[float]:
     tt = table.tensor_train
     lookups = batch_size * table.pooling / table.dedup.factor()
