@@ -9,7 +9,7 @@ import os
 import queue
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,7 +64,7 @@ class ExchangeDesign:
         return Volumes(held, self.devices * max(1, round(wanted / self.devices)))
 
 
-def measure_exchanges(devices: int, volumes: Sequence[Volumes]) -> Iterator[NDArray[np.float64]]:
+def measure_exchanges(devices: int, volumes: Iterable[Volumes]) -> Iterator[NDArray[np.float64]]:
     """Run all-to-alls on `devices` processes of this machine, one after another.
 
     Yields:

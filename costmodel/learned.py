@@ -1,6 +1,5 @@
 """Fitted cost networks as a cost model, and its file."""
 
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,17 +9,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shardgym.costmodel.exchange_network import ExchangeNetwork
 from shardgym.costmodel.features import FEATURE_NAMES, table_features
 from shardgym.costmodel.hardware import Hardware
-from shardgym.costmodel.network import CostNetwork, PositiveLinear
+from shardgym.costmodel.heads import CostHeads, ExchangeHead
+from shardgym.costmodel.network import CostNetwork
 from shardgym.costmodel.placement import PHASES, Task
 from shardgym.costmodel.ranges import OutOfRangeWarning, Ranges
 from shardgym.costmodel.summed import SummedCostModel, on_grid
 from shardgym.dataio.atomic import replacing
 from shardgym.embeddings.errors import InputError
 
-FILE_KIND = "shardgym cost network 2"
+FILE_KIND = "shardgym cost network 3"
 COMPUTE = (PHASES.index("forward"), PHASES.index("backward"))
+EXCHANGE = (PHASES.index("forward_comm"), PHASES.index("backward_comm"))
 
 
 class LearnedCost(SummedCostModel):
@@ -33,45 +35,66 @@ class LearnedCost(SummedCostModel):
         hardware: of the measurements.
         measured_on: what they were fitted on, for reports.
         ranges: of the measurements.
+        exchange: predicts the two all-to-alls; without it they cost nothing.
     """
 
-    def __init__(self, networks: Sequence[CostNetwork], hardware: Hardware, measured_on: str, ranges: Ranges) -> None:
+    def __init__(
+        self,
+        networks: Sequence[CostNetwork],
+        hardware: Hardware,
+        measured_on: str,
+        ranges: Ranges,
+        exchange: ExchangeNetwork | None = None,
+    ) -> None:
         self.networks = [network.eval() for network in networks]
         self.hardware = hardware
         self.measured_on = measured_on
         self.ranges = ranges
-        # The heads are tiny and called once a decision: plain numpy spares torch's cost per call.
-        self._heads = _Heads(networks)
+        self.exchange = exchange
+        self._heads = CostHeads(networks)
+        self._exchange_head = None if exchange is None else ExchangeHead(exchange)
         self._encoded: tuple[Task, NDArray[np.float32]] | None = None
 
     def table_states(self, task: Task) -> NDArray[np.float32]:
-        """What each table adds to its device's state, (T, H). The last task's are remembered."""
+        """What each table adds to its device's state, (T, H), its dim being last. The last task's are remembered."""
         if self._encoded is None or self._encoded[0] is not task:
-            for sentence in self.ranges.outside(task.tables, task.batch_size):
-                warnings.warn(f"{task.name}: {sentence}; its cost is an extrapolation", OutOfRangeWarning, stacklevel=2)
+            self._flag(task)
             features = torch.from_numpy(table_features(task.tables, task.batch_size))
             with torch.no_grad():
                 states = torch.cat([network.table_states(features) for network in self.networks], dim=1)
-            self._encoded = task, on_grid(states.numpy())
+            dims = np.array([[table.dim] for table in task.tables], dtype=np.float32)
+            self._encoded = task, np.concatenate([on_grid(states.numpy()), dims], axis=1)
         return self._encoded[1].copy()
 
+    def _flag(self, task: Task) -> None:
+        for sentence in self.ranges.outside(task.tables, task.batch_size):
+            warnings.warn(f"{task.name}: {sentence}; its cost is an extrapolation", OutOfRangeWarning, stacklevel=3)
+        if self.exchange is not None and task.devices > int(self.exchange.devices[1]):
+            low, high = self.exchange.devices.tolist()
+            warnings.warn(
+                f"{task.devices} devices are outside the {low} to {high} of the measured all-to-alls; their cost is an "
+                "extrapolation",
+                OutOfRangeWarning,
+                stacklevel=3,
+            )
+
     def device_costs(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
-        """Phases of devices, (..., D, H) to (..., D, 4) ms; the two communication phases are zero."""
+        """Phases of devices, (..., D, H) to (..., D, 4) ms."""
         costs = np.zeros((*states.shape[:-1], len(PHASES)), dtype=np.float32)
-        mean = self.member_costs(states).mean(axis=0)
-        for k, phase in enumerate(COMPUTE):
-            costs[..., phase] = mean[..., k]
+        _put(costs, COMPUTE, self.member_costs(states).mean(axis=0))
+        if self._exchange_head is not None:
+            _put(costs, EXCHANGE, self._exchange_head(states[..., -1], task.batch_size))
         return costs
 
     def table_floors(self, task: Task) -> NDArray[np.float32]:
         """Ms that each table adds to its device at least, (T, 4): its own, stretched as if it were alone."""
         floors = np.zeros((len(task.tables), len(PHASES)), dtype=np.float32)
-        floors[:, COMPUTE] = self._heads.stretched(self.table_states(task))[0].mean(axis=0)
+        floors[:, COMPUTE] = self._heads.stretched(self.table_states(task)[:, :-1])[0].mean(axis=0)
         return floors
 
     def member_costs(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
         """Forward and backward by each network, (..., D, H) to (members, ..., D, 2) ms; their spread is a warning."""
-        return self._heads(states)
+        return self._heads(states[..., :-1])
 
     def save(self, path: Path) -> None:
         """Write the model to one file, atomically."""
@@ -82,6 +105,7 @@ class LearnedCost(SummedCostModel):
             "measured_on": self.measured_on,
             "ranges": self.ranges.to_record(),
             "weights": [network.state_dict() for network in self.networks],
+            "exchange": None if self.exchange is None else self.exchange.state_dict(),
         }
         with replacing(path) as partial:
             torch.save(content, partial)
@@ -107,44 +131,17 @@ class LearnedCost(SummedCostModel):
         networks = [CostNetwork(len(FEATURE_NAMES)) for _ in content["weights"]]
         for network, weights in zip(networks, content["weights"]):
             network.load_state_dict(weights)
-        return cls(networks, hardware, content["measured_on"], Ranges.from_record(content["ranges"]))
+        exchange = None
+        if content["exchange"] is not None:
+            exchange = ExchangeNetwork()
+            exchange.load_state_dict(content["exchange"])
+        return cls(networks, hardware, content["measured_on"], Ranges.from_record(content["ranges"]), exchange)
 
 
-class _Heads:
-    """`CostNetwork.device_costs` of M networks at once, in numpy."""
-
-    def __init__(self, networks: Sequence[CostNetwork]) -> None:
-        self.members, self.phases = len(networks), networks[0].phases
-        with torch.no_grad():
-            self._in, self._in_bias = _stacked([network.head_in for network in networks])
-            self._out, self._out_bias = _stacked([network.head_out for network in networks])
-
-    def __call__(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Costs of devices by each network, (..., M * S) to (M, ..., phases) ms."""
-        stretched, extra = self.stretched(states)
-        used = states.sum(axis=-1, keepdims=True) > 0
-        # (M, n, phases) -> (M, ..., phases)
-        return (stretched + extra).reshape(self.members, *states.shape[:-1], self.phases) * used
-
-    def stretched(self, states: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The stretched sums of the tables' ms, and the ms that come on top; (M, n, phases) each."""
-        # (..., M * S) -> (n, M, S) -> (M, n, S)
-        count = math.prod(states.shape[:-1])
-        parts = states.reshape(count, self.members, states.shape[-1] // self.members).transpose(1, 0, 2)
-        logs = np.log1p(parts)
-        hidden = logs @ self._in  # (M, n, hidden), then in place: it is the largest array here
-        hidden += self._in_bias
-        np.tanh(hidden, out=hidden)
-        width = hidden.shape[-1]
-        out = hidden @ self._out[:, :width] + logs @ self._out[:, width:] + self._out_bias
-        ratios = np.exp(np.minimum(out, 12.0))
-        return parts[..., : self.phases] * ratios[..., : self.phases], ratios[..., self.phases :]
-
-
-def _stacked(layers: Sequence[PositiveLinear]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Weights (M, in, out) and biases (M, 1, out) of one layer of M networks."""
-    weights = torch.stack([layer.positive_weight().T for layer in layers]).contiguous()
-    return weights.numpy(), torch.stack([layer.bias for layer in layers])[:, None].numpy()
+def _put(costs: NDArray[np.float32], phases: tuple[int, int], values: NDArray[np.float32]) -> None:
+    """Write two phases, one at a time: numpy's indexing by a tuple is several times slower."""
+    for k, phase in enumerate(phases):
+        costs[..., phase] = values[..., k]
 
 
 def _read(path: Path) -> dict:

@@ -17,9 +17,9 @@ from shardgym.costmodel.allocator import steady_allocator
 from shardgym.costmodel.groups import Design
 from shardgym.costmodel.hardware import this_hardware
 from shardgym.costmodel.samples import Sample, SampleFolder, one_hardware
-from shardgym.dataio.index_draw import draw_indices
+from shardgym.dataio.index_draw import draw_batch
 from shardgym.embeddings.errors import InputError
-from shardgym.embeddings.shard import EmbeddingShard
+from shardgym.embeddings.shard import EmbeddingShard, OpBatch
 from shardgym.embeddings.table_batched import ReusedMemory
 from shardgym.embeddings.tables import TableSpec
 
@@ -46,7 +46,7 @@ class Timing:
     repeats: int = 25
     batches: int = 2
     fewest: int = 3
-    seconds: float = 0.07
+    seconds: float = 0.05
     noisy_spread: float = 0.25
 
 
@@ -90,19 +90,22 @@ class Meter:
         self.memory = ReusedMemory(device)
         self.rng = np.random.default_rng(seed)
         self._reference = EmbeddingShard(REFERENCE_TABLES, device=device)
-        self._reference_batch = self._batches(REFERENCE_TABLES, REFERENCE_BATCH_SIZE, 1)
+        self._reference_batch = self._batches(self._reference, REFERENCE_BATCH_SIZE, 1)
 
     def measure(self, tables: Sequence[TableSpec], batch_size: int) -> Latency:
         """Run the tables' fused look-up and update, and time both; once more where the spread is large."""
         shard = EmbeddingShard(tables, self.memory, self.device)
-        batches = self._batches(tables, batch_size, self.timing.batches)
+        return self.measure_shard(shard, self._batches(shard, batch_size, self.timing.batches))
+
+    def measure_shard(self, shard: EmbeddingShard, batches: Sequence[list[OpBatch]]) -> Latency:
+        """The same for a shard at hand, with the given batches in turn."""
         latency = self._latency(shard, batches)
         if latency.spread > self.timing.noisy_spread:
             again = self._latency(shard, batches)
             latency = replace(min(latency, again, key=lambda one: one.spread), attempts=2)
         return latency
 
-    def _latency(self, shard: EmbeddingShard, batches: list[tuple[torch.Tensor, ...]]) -> Latency:
+    def _latency(self, shard: EmbeddingShard, batches: Sequence[list[OpBatch]]) -> Latency:
         times = self._timed(shard, batches, self.timing)
         (forward, backward), (forward_spread, backward_spread) = np.median(times, axis=0), _spread(times)
         return Latency(float(forward), float(backward), float(forward_spread), float(backward_spread), len(times))
@@ -111,24 +114,22 @@ class Meter:
         """Median forward plus backward of the reference op, ms."""
         return float(np.median(self._timed(self._reference, self._reference_batch, REFERENCE_TIMING).sum(axis=1)))
 
-    def _batches(self, tables: Sequence[TableSpec], batch_size: int, count: int) -> list[tuple[torch.Tensor, ...]]:
-        if batch_size * sum(table.pooling for table in tables) > CACHED_IDS:
+    def _batches(self, shard: EmbeddingShard, batch_size: int, count: int) -> list[list[OpBatch]]:
+        if batch_size * sum(table.pooling for table in shard.tables) > CACHED_IDS:
             count = 1
-        drawn = (draw_indices(tables, batch_size, self.rng) for _ in range(count))
-        return [tuple(part.to(self.device) for part in batch) for batch in drawn]
+        drawn = (draw_batch(shard, batch_size, self.rng) for _ in range(count))
+        return [[part.to(self.device) for part in batch] for batch in drawn]
 
-    def _timed(
-        self, shard: EmbeddingShard, batches: list[tuple[torch.Tensor, ...]], timing: Timing
-    ) -> NDArray[np.float64]:
+    def _timed(self, shard: EmbeddingShard, batches: Sequence[list[OpBatch]], timing: Timing) -> NDArray[np.float64]:
         """(repeats, 2) ms of forward and backward."""
         times: list[tuple[float, float]] = []
         until = self._now() + timing.seconds
         while len(times) < timing.warm_up + timing.repeats:
             if len(times) >= timing.warm_up + timing.fewest and self._now() > until:
                 break
-            indices, offsets = batches[len(times) % len(batches)]
+            batch = batches[len(times) % len(batches)]
             start = self._now()
-            pooled = shard(indices, offsets)
+            pooled = shard.pool(batch)
             looked_up = self._now()
             grad = torch.full_like(pooled, 1e-3)
             ready = self._now()

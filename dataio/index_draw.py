@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from shardgym.dataio.reuse import reference_counts
+from shardgym.embeddings.shard import EmbeddingShard, OpBatch
 from shardgym.embeddings.tables import TableSpec
 
 
@@ -27,6 +28,25 @@ def draw_indices(
     ids = [draw_ids(table, int(lens.sum()), rng) for table, lens in zip(tables, lengths)]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
     return torch.from_numpy(np.concatenate(ids)), torch.from_numpy(offsets)
+
+
+def draw_batch(shard: EmbeddingShard, batch_size: int, rng: np.random.Generator) -> list[OpBatch]:
+    """A batch for a shard: tables of a deduplicated feature group get unique lists and an inverse (RecD's IKJT).
+
+    Of B samples such a group has B / factor unique lists. Rows are clustered by session, so that each list serves
+    neighbouring samples, one at least.
+    """
+    batch = []
+    for members in shard.members:
+        tables = [shard.tables[t] for t in members]
+        factor = tables[0].dedup.factor()
+        lists = max(1, round(batch_size / factor))
+        inverse = None
+        if factor > 1:
+            samples = 1 + rng.multinomial(batch_size - lists, np.full(lists, 1 / lists))
+            inverse = torch.from_numpy(np.repeat(np.arange(lists), samples))
+        batch.append(OpBatch(*draw_indices(tables, lists, rng), inverse))
+    return batch
 
 
 def bag_lengths(pooling: float, batch_size: int, rng: np.random.Generator) -> NDArray[np.int64]:

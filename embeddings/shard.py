@@ -1,41 +1,74 @@
 """All the tables that one device holds, as one module: what is measured, trained and shipped."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from shardgym.embeddings.errors import InputError
+from shardgym.embeddings.frozen_bags import FROZEN_DTYPES, FrozenBags
+from shardgym.embeddings.fused_optimizers import RowwiseAdagrad
+from shardgym.embeddings.hot_rows import CacheSchedule
+from shardgym.embeddings.jagged_ops import expand_rows
 from shardgym.embeddings.table_batched import ReusedMemory, TableBatchedBags
 from shardgym.embeddings.tables import TableSpec
+from shardgym.embeddings.tt_batched import TableBatchedTTEmbeddingBags
+
+CACHE_SCHEDULE = CacheSchedule(warmup_steps=1, refresh_every=1000, track_every=10)
+"""The first batch fills the hot-row caches of tensor-train tables."""
+
+
+@dataclass(frozen=True)
+class OpBatch:
+    """A batch for one op of a shard.
+
+    Args:
+        indices: (N,) int64, table by table.
+        offsets: (tables * U + 1,) int64, U being the bags looked up.
+        inverse: (B,) which of the U bags each sample has, for deduplicated batches (RecD's IKJT); None where U = B.
+    """
+
+    indices: Tensor
+    offsets: Tensor
+    inverse: Tensor | None = None
+
+    def to(self, device: str) -> "OpBatch":
+        """The same on a device."""
+        inverse = None if self.inverse is None else self.inverse.to(device)
+        return replace(self, indices=self.indices.to(device), offsets=self.offsets.to(device), inverse=inverse)
 
 
 class EmbeddingShard(nn.Module):
     """The tables of one device, in any mix of formats, behind one look-up.
 
-    Tables of one format are fused into one op; their outputs are put back in the order of `tables`.
+    Tables of one format are fused into one op, those of a deduplicated feature group in one of their own; the outputs
+    are put back in the order of `tables`. Dense and tensor-train tables are trained in the backward by row-wise
+    Adagrad; int8 and int4 tables are frozen.
 
     Args:
         tables: what the device holds, at least one.
-        memory: where the weights are laid; fresh memory when None.
+        memory: where dense weights are laid; fresh memory when None.
         device: "cpu" or "cuda".
 
     Raises:
-        InputError: for a format that no op here holds.
+        InputError: for no table.
     """
 
     def __init__(self, tables: Sequence[TableSpec], memory: ReusedMemory | None = None, device: str = "cpu") -> None:
         super().__init__()
+        if not tables:
+            raise InputError("tables: none given; a shard needs at least one table")
         self.tables = tuple(tables)
         memory = memory or ReusedMemory(device)
-        dtypes = sorted({table.dtype for table in self.tables})
-        self.members = [[t for t, table in enumerate(self.tables) if table.dtype == dtype] for dtype in dtypes]
-        self.ops = nn.ModuleList(
-            TableBatchedBags([self.tables[t] for t in members], memory=memory, device=device)
-            for members in self.members
-        )
+        by_op: dict[tuple[str, str], list[int]] = {}
+        for t, table in enumerate(self.tables):
+            by_op.setdefault(op_key(table), []).append(t)
+        self.members = [by_op[key] for key in sorted(by_op)]
+        self.ops = nn.ModuleList(make_op([self.tables[t] for t in each], memory, device) for each in self.members)
 
     def forward(self, indices: Tensor, offsets: Tensor) -> Tensor:
-        """Look up and pool every table.
+        """Look up and pool every table, duplicates included.
 
         Args:
             indices: (N,) int64, the ids of table 0's B bags, then those of table 1, ...
@@ -44,14 +77,45 @@ class EmbeddingShard(nn.Module):
         Returns:
             (B, sum of dims) float32, in the order of `tables`.
         """
+        return self.pool(self.split(indices, offsets))
+
+    def split(self, indices: Tensor, offsets: Tensor) -> list[OpBatch]:
+        """A plain batch, as of `forward`, in parts for the ops."""
         if len(self.ops) == 1:
-            return self.ops[0](indices, offsets)
-        pooled: list[Tensor] = [torch.empty(0)] * len(self.tables)
-        for members, op in zip(self.members, self.ops):
-            part = op(*select_tables(indices, offsets, members, len(self.tables)))
-            for t, columns in zip(members, part.split([self.tables[t].dim for t in members], dim=1)):
-                pooled[t] = columns
-        return torch.cat(pooled, dim=1)
+            return [OpBatch(indices, offsets)]
+        return [OpBatch(*select_tables(indices, offsets, each, len(self.tables))) for each in self.members]
+
+    def pool(self, batch: Sequence[OpBatch]) -> Tensor:
+        """Look up one part for each op; (B, sum of dims) float32, in the order of `tables`."""
+        parts = []
+        for op, part in zip(self.ops, batch):
+            pooled = op(part.indices, part.offsets).float()
+            parts.append(pooled if part.inverse is None else expand_rows(pooled, part.inverse))
+        if len(parts) == 1:
+            return parts[0]
+        columns: list[Tensor] = [torch.empty(0)] * len(self.tables)
+        for members, columns_of in zip(self.members, parts):
+            for t, own in zip(members, columns_of.split([self.tables[t].dim for t in members], dim=1)):
+                columns[t] = own
+        return torch.cat(columns, dim=1)
+
+
+def op_key(table: TableSpec) -> tuple[str, str]:
+    """Which tables of a shard share an op: those of one format, and of one feature group where lists repeat."""
+    kind = f"{table.dtype} tt" if table.tensor_train is not None else table.dtype
+    factor = table.dedup.factor()
+    return kind, f"{table.group or table.name} {factor:.3f}" if factor > 1 else ""
+
+
+def make_op(tables: Sequence[TableSpec], memory: ReusedMemory, device: str) -> nn.Module:
+    """One op over tables of one format."""
+    if tables[0].tensor_train is not None:
+        return TableBatchedTTEmbeddingBags.from_specs(
+            tables, optimizer=RowwiseAdagrad(), cache_schedule=CACHE_SCHEDULE, device=device
+        )
+    if tables[0].dtype in FROZEN_DTYPES:
+        return FrozenBags(tables, memory)
+    return TableBatchedBags(tables, memory=memory, device=device)
 
 
 def select_tables(indices: Tensor, offsets: Tensor, members: Sequence[int], tables: int) -> tuple[Tensor, Tensor]:

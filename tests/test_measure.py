@@ -3,7 +3,6 @@
 import math
 import os
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -20,32 +19,11 @@ from shardgym.costmodel.placement import UNPLACED, Placement, Task
 from shardgym.costmodel.samples import SampleFolder, one_hardware
 from shardgym.costmodel.shipped import CARD, GROUPS, shipped_cost
 from shardgym.costmodel.training import packed
-from shardgym.dataio.index_draw import draw_indices
 from shardgym.dataio.synthetic import dlrm_like
 from shardgym.embeddings.errors import InputError
-from shardgym.embeddings.shard import EmbeddingShard
-from shardgym.embeddings.tables import TableSpec
 from tests.cost_cases import SMALL, design, made_up_samples
 
 QUICK = Timing(warm_up=1, repeats=2, batches=1)
-
-
-def test_a_mixed_shard_equals_each_table_alone():
-    tables = [TableSpec("a", 30, 4), TableSpec("b", 20, 8, dtype="fp16"), TableSpec("c", 10, 4, pooling=2.5)]
-    shard = EmbeddingShard(tables)
-    for op in shard.ops:
-        for weight in op.weights():
-            weight.data.copy_(torch.randn(weight.shape))
-    by_table = {t: w for members, op in zip(shard.members, shard.ops) for t, w in zip(members, op.weights())}
-    indices, offsets = draw_indices(tables, 16, np.random.default_rng(0))
-    expected = []
-    for t, table in enumerate(tables):
-        starts = offsets[t * 16 : t * 16 + 17]
-        ids = indices[starts[0] : starts[-1]]
-        weight = by_table[t].detach().float()
-        bags = [weight[ids[b - starts[0] : e - starts[0]]].sum(0) for b, e in pairwise(starts)]
-        expected.append(torch.stack(bags).view(16, table.dim))
-    torch.testing.assert_close(shard(indices, offsets), torch.cat(expected, dim=1), rtol=1e-3, atol=1e-3)
 
 
 def test_groups_depend_on_seed_and_index_alone_and_fit():

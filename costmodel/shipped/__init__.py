@@ -3,12 +3,14 @@
 from functools import lru_cache
 from pathlib import Path
 
+from shardgym.costmodel.exchange_samples import ExchangeSample, read_exchanges
 from shardgym.costmodel.learned import LearnedCost
 from shardgym.costmodel.samples import Sample, read_samples
 
 FOLDER = Path(__file__).parent
 NETWORK = FOLDER / "network.pt"
 GROUPS = FOLDER / "groups.parquet"
+EXCHANGES = FOLDER / "exchanges.parquet"
 CARD = FOLDER / "CARD.md"
 
 
@@ -21,3 +23,8 @@ def shipped_cost() -> LearnedCost:
 def shipped_samples() -> list[Sample]:
     """The shipped measurements of groups of tables, in the order in which they were taken."""
     return read_samples(GROUPS)
+
+
+def shipped_exchanges() -> list[ExchangeSample]:
+    """The shipped measurements of all-to-alls."""
+    return read_exchanges(EXCHANGES)
