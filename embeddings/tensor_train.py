@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shardgym.embeddings.bag_inputs import Bags, check_ids, drop_padding, mean_weights, read_bags
+from shardgym.embeddings.bag_inputs import Bags
+from shardgym.embeddings.bag_table import BagTable
 from shardgym.embeddings.errors import InputError
 from shardgym.embeddings.fused_optimizers import FusedOptimizer
 from shardgym.embeddings.hot_rows import CacheSchedule, CacheStats, HotRows
@@ -19,12 +20,8 @@ from shardgym.embeddings.tt_lookup import lookup
 from shardgym.embeddings.tt_shapes import choose_dim_shape, choose_format, choose_row_shape
 from shardgym.embeddings.tt_svd import tt_svd
 
-MODES = ("sum", "mean")
-ROWS_AT_ONCE = 65536
-"""Rows that `to_dense` rebuilds in one piece, to bound its memory."""
 
-
-class TTEmbeddingBag(nn.Module):
+class TTEmbeddingBag(BagTable):
     """Bags of rows of a tensor-train table: call it with (indices, offsets, per_sample_weights), as nn.EmbeddingBag.
 
     Same inputs give the same outputs and gradients, bit by bit, at an unchanged number of threads.
@@ -33,9 +30,7 @@ class TTEmbeddingBag(nn.Module):
         num_embeddings, embedding_dim: rows N and numbers a row D of the table.
         ranks: inner ranks, one number for all, or one fewer than the cores.
         row_shape, dim_shape: factors p (product >= N) and q (product >= D); chosen by `choose_format` where left out.
-        mode: "sum" or "mean" of a bag; an empty bag gives zeros.
-        include_last_offset: offsets are (bags + 1,), the last being the number of indices.
-        padding_idx: an id whose look-ups count for nothing.
+        mode, include_last_offset, padding_idx: as of `BagTable`.
         optimizer: `SGD`, `Adagrad` or `RowwiseAdagrad` of `fused_optimizers`, run inside backward; None leaves dense
             gradients in `.grad` for an ordinary optimizer.
         cache_rows: rows kept uncompressed at most (see `hot_rows`).
@@ -46,12 +41,7 @@ class TTEmbeddingBag(nn.Module):
         generator: of the first values.
         kernel: "auto", "compiled" or "torch".
 
-    Shape:
-        indices (L,) with offsets (bags,) or (bags + 1,), or indices (bags, n); int32 or int64. Output (bags, D).
-
-    Raises:
-        InputError: in construction for arguments that do not fit; in a call for ids outside the table, malformed
-            offsets and weights that are not finite, before anything is changed.
+    Shapes and errors are those of `BagTable`.
     """
 
     row_order: Tensor | None
@@ -77,15 +67,9 @@ class TTEmbeddingBag(nn.Module):
         device: torch.device | str | None = None,
         kernel: str = "auto",
     ) -> None:
-        super().__init__()
-        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        super().__init__(num_embeddings, embedding_dim, mode, include_last_offset, padding_idx)
         self.format = _resolve_format(num_embeddings, embedding_dim, ranks, row_shape, dim_shape, cache_rows)
-        if mode not in MODES:
-            raise InputError(f"mode: {mode!r} is unknown; give 'sum' or 'mean'")
-        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise InputError(f"padding_idx: {padding_idx} is outside the {num_embeddings} rows; give one of the ids")
-        self.mode, self.include_last_offset, self.kernel = mode, include_last_offset, kernel
-        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        self.kernel = kernel
         self.optimizer, self.cache_schedule = optimizer, cache_schedule
         std = (3 * num_embeddings) ** -0.5 if init_std is None else init_std
         cores = init_cores(self.format, std, init, generator)
@@ -131,30 +115,22 @@ class TTEmbeddingBag(nn.Module):
                 core.copy_(found)
         return table
 
-    def forward(
-        self, indices: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
-    ) -> Tensor:
-        """Pooled rows (bags, D); see the class for shapes and errors."""
-        bags = read_bags(indices, offsets, per_sample_weights, self.include_last_offset)
-        self.check(bags)
-        return lookup([self], self.prepare(bags), self.kernel)
-
-    def check(self, bags: Bags) -> None:
-        """Raise InputError for ids outside the table, and for weights that the mode does not take."""
-        check_ids(bags.indices, self.num_embeddings)
-        if self.mode == "mean" and bags.weights is not None:
-            raise InputError("per_sample_weights: only mode 'sum' takes them; leave them out or sum")
-
     def prepare(self, bags: Bags) -> Bags:
-        """Checked bags as kernels take them: padding dropped, positions for ids, weights for means, ids tracked."""
-        if self.padding_idx is not None:
-            bags = drop_padding(bags, self.padding_idx)
+        """As `BagTable.prepare`, with positions for ids, and the cache's count of them."""
+        bags = super().prepare(bags)
         bags = Bags(self.positions(bags.indices), bags.offsets, bags.weights)
-        if self.mode == "mean":
-            bags = mean_weights(bags, _compute_dtype(self.cores[0].dtype))
         if self.cache is not None and self.training:
             self._run_cache(bags.indices)
         return bags
+
+    def pool(self, bags: Bags) -> Tensor:
+        """Weighted sums of the rows at prepared positions."""
+        return lookup([self], bags, self.kernel)
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """float64 for float64 cores, else float32."""
+        return torch.float64 if self.cores[0].dtype == torch.float64 else torch.float32
 
     def positions(self, ids: Tensor) -> Tensor:
         """Where ids (n,) are held, (n,) int64."""
@@ -197,8 +173,7 @@ class TTEmbeddingBag(nn.Module):
         return visit_key(positions, self._three_cores())
 
     def _three_cores(self) -> tuple[Tensor, Tensor, Tensor]:
-        kind = _compute_dtype(self.cores[0].dtype)
-        first, second, third = three_cores([core.detach().to(kind) for core in self.cores])
+        first, second, third = three_cores([core.detach().to(self.compute_dtype) for core in self.cores])
         return first.contiguous(), second.contiguous(), third.contiguous()
 
     @torch.no_grad()
@@ -230,31 +205,14 @@ class TTEmbeddingBag(nn.Module):
         if self.cache is not None and hot_slots is not None and hot_grad is not None:
             self.optimizer.update_rows(self.cache.rows, self.cache.state, hot_slots, hot_grad)
 
-    @torch.no_grad()
-    def rows(self, ids: Tensor) -> Tensor:
-        """Rows of ids (n,) as they stand, cached or not, (n, D)."""
-        check_ids(ids, self.num_embeddings)
-        positions = self.positions(ids.long())
-        starts = torch.arange(positions.numel() + 1, device=positions.device)
-        pieces = [
-            lookup([self], Bags(part, starts[: part.numel() + 1], None), self.kernel)
-            for part in positions.split(ROWS_AT_ONCE)
-        ]
-        return torch.cat(pieces) if pieces else self.cores[0].new_zeros(0, self.embedding_dim)
-
-    def to_dense(self) -> Tensor:
-        """The whole table (N, D), rows in the caller's ids."""
-        return self.rows(torch.arange(self.num_embeddings, device=self.cores[0].device))
+    def _single(self, ids: Tensor) -> Bags:
+        return super()._single(self.positions(ids))
 
     @property
     def compression_ratio(self) -> float:
         """Numbers of the dense table over the numbers trained here: cores, padding included, and cached rows."""
         held = self.format.parameters() + self.format.cached_rows * self.embedding_dim
         return self.num_embeddings * self.embedding_dim / held
-
-    def memory_bytes(self) -> int:
-        """All bytes held: weights, optimizer state, the cache's ids and index, and the row order."""
-        return sum(t.numel() * t.element_size() for t in (*self.parameters(), *self.buffers()))
 
     def extra_repr(self) -> str:
         form = self.format
@@ -278,10 +236,6 @@ def _resolve_format(
     if rows < 1 or dim < 1 or math.prod(p) < rows or math.prod(q) < dim:
         raise InputError(f"tensor_train: row_shape {p} and dim_shape {q} do not reach rows {rows} and dim {dim}")
     return form
-
-
-def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _index_loaded_cache(table: nn.Module, keys: Any) -> None:
