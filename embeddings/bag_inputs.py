@@ -52,7 +52,7 @@ def read_bags(
     else:
         starts = _read_offsets(indices, offsets, include_last_offset)
     weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)
-    return Bags(indices.reshape(-1).long(), starts, weights)
+    return Bags(indices.reshape(-1).long().contiguous(), starts, weights)
 
 
 def _read_offsets(indices: Tensor, offsets: Tensor | None, include_last_offset: bool) -> Tensor:

@@ -23,9 +23,9 @@ class CacheSchedule:
     """When a table in training fills its cache by itself.
 
     Args:
-        warmup_steps: look-ups in training mode before the first fill; all of them are tracked.
+        warmup_steps: look-ups in training mode before the first fill.
         refresh_every: steps between later fills.
-        track_every: of the steps after warm-up, one in so many is tracked.
+        track_every: once the cache holds rows, one step in so many is tracked; before, all are.
         first_fill: share of the slots that the first fill takes; the rest waits for ids that become hot later.
     """
 
@@ -41,8 +41,8 @@ class CacheSchedule:
             raise InputError(f"cache_schedule: first_fill is {self.first_fill}; give a share in (0, 1]")
 
     def tracks(self, step: int) -> bool:
-        """Whether the ids of training step `step` (from 1) are counted."""
-        return step <= self.warmup_steps or step % self.track_every == 0
+        """Whether the ids of training step `step` (from 1) are counted although the cache holds rows."""
+        return step % self.track_every == 0
 
     def fills(self, step: int) -> bool:
         """Whether the cache is filled after training step `step` (from 1)."""

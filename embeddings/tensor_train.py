@@ -34,7 +34,7 @@ class TTEmbeddingBag(BagTable):
         optimizer: `SGD`, `Adagrad` or `RowwiseAdagrad` of `fused_optimizers`, run inside backward; None leaves dense
             gradients in `.grad` for an ordinary optimizer.
         cache_rows: rows kept uncompressed at most (see `hot_rows`).
-        cache_schedule: when a table in training fills its cache; None leaves it to `cache_populate`.
+        cache_schedule: when a table in training fills its cache; None leaves that to `cache_populate`.
         row_order: (N,) a position for each id (see `row_order`); ids stay the caller's own.
         init: "sampled_gaussian" or "gaussian" (see `tt_init`).
         init_std: of the reconstructed entries; 1 / sqrt(3 N) where left out, as U(-1/sqrt(N), 1/sqrt(N)) has.
@@ -138,11 +138,12 @@ class TTEmbeddingBag(BagTable):
 
     def _run_cache(self, positions: Tensor) -> None:
         assert self.cache is not None
-        schedule = self.cache_schedule
         self.cache.steps += 1
-        if schedule is None or schedule.tracks(self.cache.steps):
+        schedule = self.cache_schedule or CacheSchedule()
+        # While the cache is empty every step is tracked; then one in so many is enough to follow drift.
+        if not self.cache.used or schedule.tracks(self.cache.steps):
             self.cache.observe(positions)
-        if schedule is not None and schedule.fills(self.cache.steps):
+        if self.cache_schedule is not None and schedule.fills(self.cache.steps):
             share = 1.0 if self.cache.used else schedule.first_fill
             self.cache_populate(math.ceil(share * self.cache.capacity))
 

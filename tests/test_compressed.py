@@ -66,6 +66,13 @@ def test_quantising_errs_by_at_most_half_a_level(bits, levels):
     assert ((table.to_dense() - weight).abs().max(1).values <= 0.51 * level + 4e-3 * (bits == 4)).all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_may_lie_strided_in_memory(kind):
+    table, _ = KINDS[kind](20, 6)
+    ids = torch.randint(0, 20, (5, 3))
+    torch.testing.assert_close(table(ids[:, 1:2]), table(ids[:, 1:2].contiguous()))
+
+
 def test_compression_ratios():
     assert LowDimEmbeddingBag(1000, 64, 4).compression_ratio == 64000 / (4000 + 256)
     assert QREmbeddingBag(1000, 64, 50).compression_ratio == 64000 / (64 * 70)
