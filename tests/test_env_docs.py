@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("page", ["envs.md", "tasks.md"])
+@pytest.mark.parametrize("page", ["envs.md", "tasks.md", "tensor_train.md"])
 def test_snippets_run_one_after_another(page, tmp_path):
     names = {"path": tmp_path / "tasks.json"}
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
