@@ -6,6 +6,7 @@ refreshes only fill free slots with newcomers, and `cache_rows` bounds the memor
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,9 @@ from shardgym.embeddings.errors import InputError
 from shardgym.embeddings.fused_optimizers import FusedOptimizer
 
 log = logging.getLogger(__name__)
+
+KeysOf = Callable[[Tensor], Tensor]
+"""From positions (n,) to the kernels' visit keys (n,)."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +156,11 @@ class HotRows(nn.Module):
         return hottest[~torch.isin(hottest, self.ids[: self.used].cpu())][:most].to(self.ids.device)
 
     @torch.no_grad()
-    def admit(self, ids: Tensor, rows: Tensor, keys_of: Any) -> None:
+    def admit(self, ids: Tensor, rows: Tensor, keys_of: KeysOf) -> None:
         """Give distinct newcomers `ids` (n,) the next free slots, holding `rows` (n, dim), with fresh state.
 
         Args:
-            keys_of: a function from positions to the kernels' visit keys.
+            keys_of: the table's visit keys.
         """
         start = self.used
         self.ids[start : start + ids.numel()] = ids
@@ -167,7 +171,7 @@ class HotRows(nn.Module):
         if self.used == self.capacity and ids.numel():
             log.info("hot-row cache is full with %d rows; ids that become hot from now on stay in the cores", self.used)
 
-    def index(self, keys_of: Any) -> None:
+    def index(self, keys_of: KeysOf) -> None:
         """Make the kernels' index of the ids held."""
         held = self.ids[self.ids >= 0]
         self.keys, order = torch.sort(keys_of(held))

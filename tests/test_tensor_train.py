@@ -174,6 +174,19 @@ def test_a_fused_table_looked_up_twice_before_backward_is_refused(kernel):
         both.sum().backward()
 
 
+def test_without_a_compiler_the_look_up_runs_on_torch(monkeypatch):
+    table = table_of(WIDE, dtype=torch.float32, init_std=0.1)
+    compiled = table(torch.arange(12).view(3, 4))
+    monkeypatch.setattr(tt_lookup.tt_cpu, "load_c_kernel", lambda name: None)
+    torch.testing.assert_close(table(torch.arange(12).view(3, 4)), compiled)
+    table.kernel = "compiled"
+    with pytest.raises(InputError, match="'compiled' needs a C"):
+        table(torch.arange(12).view(3, 4))
+    table.kernel = "fast"
+    with pytest.raises(InputError, match="kernel: 'fast' is unknown"):
+        table(torch.arange(12).view(3, 4))
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_same_input_same_bits(kernel):
     grads = []
