@@ -194,8 +194,8 @@ class TTEmbeddingBag(BagTable):
         return TrainTable(cores, self.embedding_dim, hot, self.cache.keys, self.cache.slots)
 
     def takes_fused_steps(self) -> bool:
-        """Whether backward runs the optimizer."""
-        return self.optimizer is not None
+        """Whether backward runs the optimizer: there is one, and the cores are not frozen."""
+        return self.optimizer is not None and self.cores[0].requires_grad
 
     @torch.no_grad()
     def step(self, core_gradients: Sequence[Tensor], hot_slots: Tensor | None, hot_grad: Tensor | None) -> None:

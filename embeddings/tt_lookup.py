@@ -27,7 +27,7 @@ class Trainable(Protocol):
         """The table in the form that kernels take."""
 
     def takes_fused_steps(self) -> bool:
-        """Whether `step` updates the weights inside backward."""
+        """Whether `step` updates the weights inside backward: there is an optimizer, and the weights are not frozen."""
 
     def step(self, core_gradients: Sequence[Tensor], hot_slots: Tensor | None, hot_grad: Tensor | None) -> None:
         """One optimizer step, in place."""
@@ -58,14 +58,21 @@ def lookup(tables: Sequence[Trainable], bags: Bags, kernel: str = "auto") -> Ten
         bags: table-major, T * batch bags; weights already hold the mean's shares.
         kernel: "auto", "compiled" or "torch".
     """
-    parameters = [weight for table in tables for weight in table.weights()]
-    return _Lookup.apply(tables, bags, kernel, bags.weights, *parameters)
+    parameters, anchor = [], None
+    for table in tables:
+        weights = table.weights()
+        if table.takes_fused_steps():
+            # autograd would fill a gradient of zeros for weights that get none; an empty tensor keeps backward running.
+            anchor = torch.empty(0, requires_grad=True)
+            weights = [weight.detach() for weight in weights]
+        parameters += weights
+    return _Lookup.apply(tables, bags, kernel, bags.weights, anchor, *parameters)
 
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tables: Sequence[Trainable], bags: Bags, kernel: str, weights: Tensor | None,
-                *parameters: Tensor) -> Tensor:  # fmt: skip
+                anchor: Tensor | None, *parameters: Tensor) -> Tensor:  # fmt: skip
         views = [table.kernel_table() for table in tables]
         ctx.kernel = pick_kernel(kernel, views)
         pooled, ctx.saved = ctx.kernel.forward(views, bags)
@@ -98,7 +105,7 @@ class _Lookup(torch.autograd.Function):
                 continue
             given += core_gradients
             given += [_hot_gradient(weight, gradients) for weight in weights[len(cores) :]]
-        return None, None, None, weight_grad, *given
+        return None, None, None, weight_grad, None, *given
 
 
 def _own_gradients(cores: Sequence[Tensor], gradients: TableGradients) -> list[Tensor]:

@@ -62,7 +62,7 @@ def test_gradcheck(kernel, cores):
     weights = torch.rand(indices.numel(), dtype=torch.float64, requires_grad=True)
 
     def run(weights, *cores):
-        return tt_lookup._Lookup.apply([table], Bags(indices, offsets, weights), kernel, weights, *table.cores)
+        return tt_lookup._Lookup.apply([table], Bags(indices, offsets, weights), kernel, weights, None, *table.cores)
 
     assert torch.autograd.gradcheck(run, (weights, *table.cores))
 
@@ -185,6 +185,11 @@ def test_without_a_compiler_the_look_up_runs_on_torch(monkeypatch):
     table.kernel = "fast"
     with pytest.raises(InputError, match="kernel: 'fast' is unknown"):
         table(torch.arange(12).view(3, 4))
+
+
+def test_a_frozen_fused_table_stays_as_it_is():
+    table = table_of(WIDE, optimizer=SGD(1.0)).requires_grad_(False)
+    assert not table(torch.tensor([[1, 2]])).requires_grad
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -491,6 +491,17 @@ template <typename T> std::vector<T> turn_third(const Table &t) {
     return turned;
 }
 
+// Zeroes the gradient of the second core's slices that no cold id uses; all others are written whole.
+template <typename T> void clear_unused_second(const Table &t) {
+    const int32_t *i2 = t.factor + (t.end - t.begin);
+    std::vector<char> used(t.p2, 0);
+    for (int64_t u = 0; u < t.distinct; ++u)
+        if (t.slot[u] < 0) used[i2[u]] = 1;
+    const int64_t size = t.r1 * t.q2 * t.r2;
+    for (int64_t p = 0; p < t.p2; ++p)
+        if (!used[p]) std::fill_n((T *)t.d2 + p * size, size, T(0));
+}
+
 // Hot ids of [begin, end); `place` is how many hot ids lie before.
 template <typename T>
 void hot_gradients(const Table &t, int64_t begin, int64_t end, int64_t place, const int32_t *bag_of, const T *weights,
@@ -542,7 +553,10 @@ void backward(const Table *tables, int count, const int32_t *bag_of, const T *we
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(dynamic, 1)
-        for (int k = 0; k < count; ++k) third[k] = turn_third<T>(tables[k]);
+        for (int k = 0; k < count; ++k) {
+            third[k] = turn_third<T>(tables[k]);
+            clear_unused_second<T>(tables[k]);
+        }
 #pragma omp for schedule(dynamic, 1)
         for (size_t k = 0; k < tasks.size(); ++k) {
             const Task &task = tasks[k];

@@ -143,8 +143,7 @@ def backward(
 
 def _room_for_gradients(c: Any, table: TrainTable) -> TableGradients:
     first, second, third = table.cores
-    # Only slices of the second core that are looked up are written; the others' gradient is zero.
-    cores = (torch.empty_like(first), torch.zeros_like(second), torch.empty_like(third))
+    cores = (torch.empty_like(first), torch.empty_like(second), torch.empty_like(third))
     c.d1, c.d2, c.d3 = (core.data_ptr() for core in cores)
     if table.hot_rows is None:
         return TableGradients(cores, None, None)
