@@ -57,7 +57,7 @@ def fused_bags() -> InverseBags:
 
 
 class Trainer:
-    """A DLRM with the sizes of RMC1 (Gupta et al., arXiv 1906.03109) and D = 64, trained by SGD."""
+    """A DLRM whose MLPs are small beside its tables, trained by SGD."""
 
     def __init__(self, bags: InverseBags, own_update: bool) -> None:
         torch.manual_seed(0)
