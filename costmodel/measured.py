@@ -1,15 +1,17 @@
-"""What a placement really costs: its shards run one after another on this machine."""
+"""What a placement really costs: its shards run one after another on this machine, its exchange by local processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from shardgym.costmodel.exchange import Volumes, measure_exchanges
 from shardgym.costmodel.measure import Meter
 from shardgym.costmodel.placement import PHASES, Placement, StepCost, Task
 
 
 class MeasuredCost:
-    """Runs every device's shard here, in turn; the communication phases are not measured and are zero.
+    """Runs every device's shard here, in turn; the communication phases are zero (see `exchange_costs`).
 
     Args:
         meter: times a group of tables.
@@ -36,3 +38,20 @@ class MeasuredCost:
                 phases[device, PHASES.index("backward")] = latency.backward_ms
             self.progress(device)
         return StepCost(phases)
+
+
+def exchange_costs(task: Task, placements: Sequence[Placement]) -> Iterator[NDArray[np.float64]]:
+    """Measured all-to-alls of placements, by as many gloo processes of this machine as the task has devices.
+
+    Yields:
+        (D, 2) ms of forward_comm and backward_comm on each device, for each placement.
+
+    Raises:
+        InputError: when the processes cannot be started.
+    """
+    dims = [
+        tuple(sum(task.tables[t].dim for t in placement.tables_on(device)) for device in range(task.devices))
+        for placement in placements
+    ]
+    for measured in measure_exchanges(task.devices, [Volumes(held, task.batch_size) for held in dims]):
+        yield measured[:, :, 0]  # the medians of (D, forward and backward, median and spread)

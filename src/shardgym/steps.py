@@ -18,14 +18,15 @@ from shardgym.costmodel.fit import FitOptions, fit_network, phase_errors, split_
 from shardgym.costmodel.groups import GroupDesign, fitting
 from shardgym.costmodel.learned import LearnedCost
 from shardgym.costmodel.measure import Meter, measure_design
-from shardgym.costmodel.measured import MeasuredCost
-from shardgym.costmodel.placement import StepCost, Task
+from shardgym.costmodel.measured import MeasuredCost, exchange_costs
+from shardgym.costmodel.placement import PHASES, StepCost, Task
 from shardgym.costmodel.plan_file import Candidate, Plan
 from shardgym.costmodel.samples import SampleFolder, one_hardware
 from shardgym.costmodel.summed import SummedCostModel
 from shardgym.embeddings.errors import InputError
 from shardgym.embeddings.tables import TableSpec
 
+EXCHANGE = [PHASES.index("forward_comm"), PHASES.index("backward_comm")]
 ROUNDS = 3
 """How often every method's shards are run, method after method, so that drift meets them all alike."""
 
@@ -118,15 +119,27 @@ def quick_planners(model: SummedCostModel, agent: Agent | None, seed: int) -> li
 
 
 def evaluate(plan: Plan, meter: Meter, rounds: int = ROUNDS) -> Plan:
-    """Run every candidate's shards on this machine, round after round, and keep each phase's median."""
-    runs: dict[str, list[np.ndarray]] = {candidate.method: [] for candidate in plan.candidates}
-    steps = rounds * len(plan.candidates) * plan.task.devices
-    with bar(f"run the plans of {plan.task.name}", total=steps) as shown:
+    """Run every candidate's shards on this machine, round after round, and keep each phase's median.
+
+    The exchange between devices is measured too where the plan's costs predict one.
+    """
+    task, placements = plan.task, [candidate.placement for candidate in plan.candidates]
+    runs: list[list[np.ndarray]] = [[] for _ in placements]
+    with bar(f"run the plans of {task.name}", total=rounds * len(placements) * task.devices) as shown:
         measured_cost = MeasuredCost(meter, lambda device: shown.step())
         for _ in range(rounds):
-            for candidate in plan.candidates:
-                runs[candidate.method].append(measured_cost.cost(plan.task, candidate.placement).phases)
-    return plan.with_measured({method: StepCost(np.median(phases, axis=0)) for method, phases in runs.items()})
+            for placement, run in zip(placements, runs):
+                run.append(measured_cost.cost(task, placement).phases)
+    phases = [np.median(run, axis=0) for run in runs]
+    if any(candidate.predicted.phase("forward_comm").any() for candidate in plan.candidates):
+        exchanged: list[np.ndarray] = []
+        with bar(f"exchange between {task.devices} processes", total=rounds * len(placements)) as shown:
+            for measured in exchange_costs(task, placements * rounds):
+                exchanged.append(measured)
+                shown.step()
+        for k, measured in enumerate(phases):
+            measured[:, EXCHANGE] = np.median(exchanged[k :: len(placements)], axis=0)
+    return plan.with_measured({c.method: StepCost(p) for c, p in zip(plan.candidates, phases)})
 
 
 def draw_tasks(
