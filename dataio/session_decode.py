@@ -1,7 +1,7 @@
 """One row group of a clustered log as tensors: unique lists and inverse come as stored, nothing is hashed."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from shardgym.dataio.session_files import Manifest
 from shardgym.dataio.session_order import ReadOrder, RowGroup
 from shardgym.dataio.session_schema import GroupSpec, SessionSchema
 from shardgym.embeddings.errors import InputError
@@ -18,6 +19,9 @@ from shardgym.embeddings.grouped import Group, GroupedJaggedTensor
 from shardgym.embeddings.inverse_keyed import FeatureGroup, InverseKeyedJaggedTensor
 from shardgym.embeddings.jagged import KeyedJaggedTensor
 from shardgym.embeddings.partial_inverse import PartialInverseKeyedJaggedTensor, WindowGroup
+
+Rows = range | np.ndarray
+"""Positions of samples (M,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,18 +41,74 @@ class SampleRun:
     def __len__(self) -> int:
         return self.features.stride()
 
-    def index_select(self, rows: Tensor) -> "SampleRun":
-        """The samples at `rows` (M,); lists that none of them has are dropped."""
-        columns = {name: column.index_select(0, rows) for name, column in self.samples.items()}
-        return SampleRun(self.features.index_select(rows), columns)
+    def index_select(self, rows: Rows) -> "SampleRun":
+        """The samples at `rows` (M,), copied; lists that none of them has are dropped."""
+        pick = _picker(rows)
+        groups = [_narrowed(group, pick) for group in self.features.groups]
+        columns = {name: pick(column) for name, column in self.samples.items()}
+        return SampleRun(_batch(groups, self.features.keys(), len(rows)), columns)
+
+
+def _picker(rows: Rows) -> Callable[[Tensor], Tensor]:
+    """Copies entries of a tensor."""
+    if isinstance(rows, range):
+        return lambda tensor: tensor[rows.start : rows.stop].clone()
+    index = torch.from_numpy(rows)
+    return lambda tensor: tensor.index_select(0, index)
+
+
+def _narrowed(group: Any, pick: Callable[[Tensor], Tensor]) -> Group:
+    """A group's picked rows. A batch refers to a small stretch of a row group, so only that is looked through."""
+    if isinstance(group, WindowGroup):
+        starts, lengths = pick(group.starts), pick(group.lengths)
+        filled = lengths > 0
+        low = int(starts[filled].min()) if bool(filled.any()) else 0
+        high = int((starts + lengths).max()) if len(starts) else 0
+        starts = torch.where(filled, starts - low, 0)
+        near = WindowGroup(group.keys, group.values[:, low : max(low, high)], starts, lengths)
+        if _without_gaps(starts, lengths):
+            return replace(near, values=near.values.clone())
+        return near.index_select(torch.arange(len(starts)))
+    if group.inverse is None:
+        rows = pick(torch.arange(group.stride()))
+        return FeatureGroup(group.unique.index_select(rows), None)
+    inverse = pick(group.inverse)
+    if not len(inverse):
+        return FeatureGroup(_row_range(group.unique, 0, 0), inverse)
+    low, high = (int(each) for each in inverse.aminmax())
+    inverse -= low
+    near = FeatureGroup(_row_range(group.unique, low, high + 1), inverse)
+    all_used = bool(torch.bincount(inverse).all())
+    return near if all_used else near.index_select(torch.arange(len(inverse)))
+
+
+def _without_gaps(starts: Tensor, lengths: Tensor) -> bool:
+    """Whether windows that follow each other leave no position out; False too where they don't stand in order."""
+    if not len(starts):
+        return True
+    reached = (starts + lengths).cummax(0).values
+    in_order = (starts[1:] >= starts[:-1]) & (starts[1:] <= reached[:-1])
+    return bool(in_order.all()) and int(starts[0]) == 0
+
+
+def _row_range(kjt: KeyedJaggedTensor, low: int, high: int) -> KeyedJaggedTensor:
+    """Rows low to high - 1 of every key."""
+    F, U = len(kjt.keys()), kjt.stride()
+    offsets = kjt.offsets().numpy()
+    values = [kjt.values()[offsets[f * U + low] : offsets[f * U + high]] for f in range(F)]
+    lengths = kjt.lengths().view(F, U)[:, low:high].flatten()  # (F * U,) -> (F * rows,)
+    return KeyedJaggedTensor(kjt.keys(), torch.cat(values), lengths=lengths, stride=high - low, validate=False)
 
 
 def columns_of(schema: SessionSchema, samples: Sequence[str]) -> list[str]:
-    """Columns of a nested file that some sample columns and a schema's features need, the time first."""
-    names = list(dict.fromkeys((schema.time, *samples)))
-    for group in schema.groups:
-        names += [f"{group.name}.{part}" for part in _PARTS[group.form]] + list(group.features)
-    return names
+    """Columns of a nested file to read; the first has one entry a sample, so that it counts the sessions' samples.
+
+    The time is read only where it is asked for or nothing else counts.
+    """
+    names = [f"{group.name}.{part}" for group in schema.groups for part in _PARTS[group.form]] + list(samples)
+    if not names:
+        names = [schema.time]
+    return names + list(schema.features)
 
 
 _PARTS = {"exact": ("inverse",), "partial": ("offset", "length"), "none": ()}
@@ -74,7 +134,7 @@ def decode_row_group(
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: row group {number} is corrupt ({error}); cluster the log again") from None
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-    counts = _counts(columns[schema.time])
+    counts = _counts(columns[columns_of(schema, samples)[0]])
     groups = [_GROUPS[group.form](group, columns, counts) for group in schema.groups]
     held = {name: tensor_of(columns[name].values) for name in samples}
     return SampleRun(_batch(groups, schema.features, int(counts.sum())), held, torch.from_numpy(counts))
@@ -91,6 +151,23 @@ def _batch(groups: Sequence[Any], keys: Sequence[str], stride: int) -> GroupedJa
     partial = any(isinstance(group, WindowGroup) for group in groups)
     kind = PartialInverseKeyedJaggedTensor if partial else InverseKeyedJaggedTensor
     return kind(groups, keys, stride=stride, validate=False)
+
+
+def stored_factors(folder: Path, manifest: Manifest, row_groups: int = 8) -> dict[str, float]:
+    """Values over stored values of each group, in the first row groups of a clustered log."""
+    held: dict[str, list[tuple[int, int]]] = {group.name: [] for group in manifest.schema.groups}
+    places = [(part, number) for part in manifest.parts for number in range(len(part.samples))]
+    for part, number in places[:row_groups]:
+        path = folder / part.name
+        run = decode_row_group(_opened(path), number, manifest.schema, (), path)
+        for group, each in zip(manifest.schema.groups, run.features.groups):
+            stored = each.values.numel() if isinstance(each, WindowGroup) else each.unique.values().numel()
+            values = (
+                int(each.lengths.sum()) * len(each.keys) if isinstance(each, WindowGroup) else each.expanded_values()
+            )
+            held[group.name].append((values, stored))
+    sums = {name: np.sum(counts, axis=0) for name, counts in held.items() if counts}
+    return {name: float(values / stored) if stored else 1.0 for name, (values, stored) in sums.items()}
 
 
 def concat_runs(runs: Sequence[SampleRun]) -> SampleRun:
@@ -205,7 +282,7 @@ class SampleStream:
         self.parts, self.schema, self.columns, self.order, self.epoch = parts, schema, samples, order, epoch
         self.shard = shard
         self.ends = np.cumsum([0, *(group.samples for group in shard)])
-        self._runs: dict[int, tuple[SampleRun, np.ndarray]] = {}
+        self._runs: dict[int, tuple[SampleRun, np.ndarray | None]] = {}
         self._files: dict[Path, pq.ParquetFile] = {}
 
     @property
@@ -213,22 +290,32 @@ class SampleStream:
         """Samples of the shard."""
         return int(self.ends[-1])
 
-    def take(self, rows: np.ndarray, oldest: int) -> SampleRun:
+    def take(self, rows: Rows, oldest: int) -> SampleRun:
         """Samples at positions `rows` (B,); those before `oldest` will not be asked for again."""
-        run_of_row = np.searchsorted(self.ends, rows, side="right") - 1
         self._drop_before(int(np.searchsorted(self.ends, oldest, side="right")) - 1)
-        taken = []
-        for at in np.unique(run_of_row).tolist():
-            run, order = self._run(at)
-            inside = order[rows[run_of_row == at] - self.ends[at]]
-            taken.append(run.index_select(torch.from_numpy(inside)))
+        if isinstance(rows, range):
+            first, last = np.searchsorted(self.ends, [rows.start, rows.stop - 1], side="right") - 1
+            taken = [self._pick(at, self._within(at, rows)) for at in range(first, last + 1)]
+        else:
+            run_of_row = np.searchsorted(self.ends, rows, side="right") - 1
+            taken = [self._pick(at, rows[run_of_row == at] - self.ends[at]) for at in np.unique(run_of_row).tolist()]
         return concat_runs(taken)
+
+    def _within(self, at: int, rows: range) -> range:
+        start, stop = int(self.ends[at]), int(self.ends[at + 1])
+        return range(max(rows.start, start) - start, min(rows.stop, stop) - start)
+
+    def _pick(self, at: int, rows: Rows) -> SampleRun:
+        run, order = self._run(at)
+        if order is not None:
+            rows = order[rows.start : rows.stop] if isinstance(rows, range) else order[rows]
+        return run.index_select(rows)
 
     def _drop_before(self, first: int) -> None:
         for at in [at for at in self._runs if at < first]:
             del self._runs[at]
 
-    def _run(self, at: int) -> tuple[SampleRun, np.ndarray]:
+    def _run(self, at: int) -> tuple[SampleRun, np.ndarray | None]:
         if at not in self._runs:
             group = self.shard[at]
             path = self.parts[group.part]

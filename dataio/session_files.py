@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardgym.dataio.atomic import replacing, write_text
+from shardgym.dataio.column_encodings import smallest_encodings
 from shardgym.dataio.session_schema import SessionSchema
 from shardgym.embeddings.errors import InputError
 
@@ -109,33 +111,21 @@ def write_part(path: Path, arrow: pa.Schema, tables: Iterable[pa.Table], schema:
         level: zstd level.
     """
     sessions, samples, nulls = [], [], 0
-    writing = {
-        "compression": "zstd",
-        "compression_level": level,
-        "use_dictionary": [schema.session],
-        "column_encoding": _encodings(arrow),
-        "write_statistics": [schema.session],
-    }
-    with replacing(path) as partial, pq.ParquetWriter(partial, arrow, **writing) as writer:
-        for table in tables:
+    tables = iter(tables)
+    first = next(tables, None)
+    # The first row group stands for the part: it says which encodings suit the columns.
+    writing = smallest_encodings(arrow.empty_table() if first is None else first, level)
+    with (
+        replacing(path) as partial,
+        pq.ParquetWriter(partial, arrow, write_statistics=[schema.session], **writing) as writer,
+    ):
+        for table in [] if first is None else chain([first], tables):
             writer.write_table(table, row_group_size=max(1, table.num_rows))
             sessions.append(table.num_rows)
             samples.append(len(table.column(schema.time).combine_chunks().flatten()))
             nulls += table.column(schema.session).null_count
         footer = {"sessions": sessions, "samples": samples, "null_sessions": nulls}
         writer.add_key_value_metadata({_FOOTER_KEY: json.dumps(footer)})
-
-
-def _encodings(arrow: pa.Schema) -> dict[str, str]:
-    """Bytes of equal significance side by side for numbers in lists: smaller under zstd, and quick to read."""
-    encodings = {}
-    for column in arrow:
-        kind, path = column.type, column.name
-        while pa.types.is_list(kind):
-            kind, path = kind.value_type, f"{path}.list.element"
-        if path != column.name and kind.bit_width >= 32:
-            encodings[path] = "BYTE_STREAM_SPLIT"
-    return encodings
 
 
 def read_part(path: Path) -> Part:

@@ -115,7 +115,7 @@ def _kept(group: GroupSpec, lists: dict[str, pa.Array], rows: SessionRows) -> di
 
 def _exact(group: GroupSpec, lists: dict[str, pa.Array], rows: SessionRows) -> dict[str, pa.Array]:
     # The session is one more feature of the group, so that no list is shared across sessions.
-    first, inverse = unique_rows(_with_owner(lists, rows))
+    first, inverse = unique_rows(lists_with_owner(lists, rows))
     kept = np.bincount(rows.of_sample[first.numpy()], minlength=rows.starts.size)
     before = np.cumsum(kept) - kept
     local = (inverse.numpy() - before[rows.of_sample]).astype(np.int32)
@@ -128,25 +128,31 @@ def _exact(group: GroupSpec, lists: dict[str, pa.Array], rows: SessionRows) -> d
 
 def _partial(group: GroupSpec, lists: dict[str, pa.Array], rows: SessionRows) -> dict[str, pa.Array]:
     lengths = _common_lengths(group, lists)
-    # The session is one more channel, so that no window reaches across sessions.
-    owner = np.repeat(rows.of_sample, lengths)
-    channels = np.stack([*(_bits(array.flatten().to_numpy()) for array in lists.values()), owner])
-    kept, starts = find_windows(torch.from_numpy(channels.astype(np.int64, copy=False)), _offsets(lengths))
+    kept, starts = window_pool(lists, lengths, rows)
     # Newest-first histories are found from the last row to the first; the sessions' pools go back in order.
-    pools = np.bincount(owner[kept.numpy()], minlength=rows.starts.size)
-    pool_of_kept = owner[kept.numpy()]
+    pool_of_kept = np.repeat(rows.of_sample, lengths)[kept]
+    pools = np.bincount(pool_of_kept, minlength=rows.starts.size)
     order = np.argsort(pool_of_kept, kind="stable")
     backward = pool_of_kept.size and pool_of_kept[0] > pool_of_kept[-1]
     before = np.cumsum(pools) - pools
     if backward:
         before = pool_of_kept.size - pools - before
-    local = np.where(lengths > 0, starts.numpy() - before[rows.of_sample], 0).astype(np.int32)
-    positions = pa.array(kept.numpy()[order])
+    local = np.where(lengths > 0, starts - before[rows.of_sample], 0).astype(np.int32)
+    positions = pa.array(kept[order])
     return {
         f"{group.name}.offset": _as_list(rows.counts, pa.array(local)),
         f"{group.name}.length": _as_list(rows.counts, pa.array(lengths.astype(np.int32))),
         **{feature: _as_list(pools, array.flatten().take(positions)) for feature, array in lists.items()},
     }
+
+
+def window_pool(lists: dict[str, pa.Array], lengths: np.ndarray, rows: SessionRows) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of aligned lists that their windows share inside each session, and where each window starts there."""
+    # The session is one more channel, so that no window reaches across sessions.
+    owner = np.repeat(rows.of_sample, lengths)
+    channels = np.stack([*(_bits(array.flatten().to_numpy()) for array in lists.values()), owner])
+    kept, starts = find_windows(torch.from_numpy(channels.astype(np.int64, copy=False)), _offsets(lengths))
+    return kept.numpy(), starts.numpy()
 
 
 def _common_lengths(group: GroupSpec, lists: dict[str, pa.Array]) -> np.ndarray:
@@ -160,7 +166,7 @@ def _common_lengths(group: GroupSpec, lists: dict[str, pa.Array]) -> np.ndarray:
     return first
 
 
-def _with_owner(lists: dict[str, pa.Array], rows: SessionRows) -> KeyedJaggedTensor:
+def lists_with_owner(lists: dict[str, pa.Array], rows: SessionRows) -> KeyedJaggedTensor:
     """The lists' bits as whole numbers, and each sample's row as a list of one."""
     values = [_bits(array.flatten().to_numpy()) for array in lists.values()]
     lengths = [np.diff(array.offsets.to_numpy()) for array in lists.values()]

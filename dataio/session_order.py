@@ -60,18 +60,18 @@ class ReadOrder:
             return (samples.min(1) // self.batch_size).tolist()
         return (-(-samples[:, rank] // self.batch_size)).tolist()
 
-    def window_rows(self, epoch: int, rank: int, worker: int, window: int, samples: int) -> np.ndarray:
+    def window_rows(self, epoch: int, rank: int, worker: int, window: int, samples: int) -> range | np.ndarray:
         """Positions, in a worker's stream of `samples`, of the samples of a window in the order they are batched."""
         span = self.batch_size * self.window
-        rows = np.arange(window * span, min(samples, (window + 1) * span))
-        if self.window > 1:
-            rows = self.generator(epoch, 1, rank, worker, window).permutation(rows)
-        return rows
+        rows = range(window * span, min(samples, (window + 1) * span))
+        if self.window == 1:
+            return rows
+        return self.generator(epoch, 1, rank, worker, window).permutation(np.array(rows))
 
-    def session_order(self, epoch: int, group: RowGroup, counts: np.ndarray) -> np.ndarray:
-        """Order of a row group's samples: by session, the sessions (of `counts` samples) shuffled if asked."""
+    def session_order(self, epoch: int, group: RowGroup, counts: np.ndarray) -> np.ndarray | None:
+        """Order of a row group's samples: its sessions, of `counts` samples, shuffled; None where they stay."""
         if not self.shuffle:
-            return np.arange(counts.sum())
+            return None
         starts = np.cumsum(counts) - counts
         sessions = self.generator(epoch, 2, group.part, group.number).permutation(counts.size)
         lengths = counts[sessions]

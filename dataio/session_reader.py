@@ -148,15 +148,15 @@ class SessionDataset(IterableDataset[SessionBatch]):
         shard = self.order.shard(epoch, self.rank, worker, workers)
         stream = SampleStream(self.parts, self.schema, self.samples, self.order, epoch, shard)
         stretch = self.order.window
-        rows: np.ndarray | None = None
+        rows: range | np.ndarray | None = None
         for number in range(done[worker], counts[worker]):
             window, at = divmod(number, stretch)
             if rows is None or at == 0:
                 rows = self.order.window_rows(epoch, self.rank, worker, window, stream.samples)
             B = self.order.batch_size
-            run = stream.take(rows[at * B : (at + 1) * B], int(rows.min()))
+            run = stream.take(rows[at * B : (at + 1) * B], window * stretch * B)
             features = transformed(run.features, self.transforms) if self.transforms else run.features
-            yield SessionBatch.pack(features, run.samples)
+            yield SessionBatch(features, run.samples)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the reading stands: how many batches of which epoch were handed out, and what they depend on."""

@@ -99,14 +99,17 @@ def test_batches_are_deduplicated_without_hashing_and_hold_one_tensor(clustered)
     copied = pickle.loads(pickle.dumps(batch))
     assert copied.features.equal(batch.features)
     assert copied.buffer.numel() == batch.buffer.numel() == batch.size_in_bytes()
-    assert batch.features.tensors()[0].data_ptr() == batch.buffer.data_ptr(), "views, not copies"
+    assert copied.features.tensors()[0].data_ptr() == copied.buffer.data_ptr(), "views, not copies"
 
 
-def test_no_warning_of_memory_that_cannot_be_written(clustered):
+def test_batches_may_be_written_to_without_a_warning_or_a_trace(clustered):
+    untouched = [fingerprint(batch) for batch in SessionDataset(clustered, 100)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for batch in SessionDataset(clustered, 100):
-            batch.features.tensors()[0].zero_()
+        for batch, expected in zip(SessionDataset(clustered, 100), untouched):
+            assert fingerprint(batch) == expected
+            for tensor in (*batch.features.tensors(), *batch.samples.values()):
+                tensor.zero_()
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
@@ -264,6 +267,7 @@ def test_shards_are_disjoint_and_whole():
 
 
 def test_a_batch_of_nothing_packs():
-    dataset_batch = SessionBatch.pack(InverseKeyedJaggedTensor([], stride=0), {"label": torch.zeros(0)})
+    batch = SessionBatch(InverseKeyedJaggedTensor([], stride=0), {"label": torch.zeros(0)})
+    dataset_batch = pickle.loads(pickle.dumps(batch))
     assert dataset_batch.features.stride() == 0
     assert dataset_batch.samples["label"].shape == (0,)
