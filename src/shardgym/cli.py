@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from shardgym import cli_planners, commands
+from shardgym import cli_planners, cli_sessions, commands
 from shardgym.embeddings.errors import InputError
 from shardgym.version import __version__
 
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.add_typer(commands.app)
 app.add_typer(cli_planners.app)
+app.add_typer(cli_sessions.app, name="sessions")
 
 
 def _print_version(wanted: bool) -> None:
