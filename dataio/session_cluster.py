@@ -176,7 +176,7 @@ def _sorted_samples(plan: ClusterPlan, number: int) -> Iterator[pa.RecordBatch]:
     schema, arrow = plan.log.schema, plan.log.arrow
     spill = plan.work / f"sort-{number:05d}"
     config = {
-        "memory_limit": f"{plan.settings.memory // 2}B",
+        "memory_limit": f"{plan.settings.memory // 3}B",
         "threads": plan.settings.threads,
         "temp_directory": str(spill),
     }

@@ -107,24 +107,37 @@ def write_log(spec: LogSpec, folder: str | Path, rows_per_file: int = 200_000) -
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder}: is not empty; give a new folder for the log")
     folder.mkdir(parents=True, exist_ok=True)
-    for number, table in enumerate(_files(generate_blocks(spec), rows_per_file)):
-        path = folder / f"log-{number:05d}.parquet"
-        with replacing(path) as partial:
-            pq.write_table(table, partial, compression="zstd", row_group_size=16_384)
+    blocks = _Blocks(generate_blocks(spec))
+    number = 0
+    while (table := blocks.take(rows_per_file)) is not None:
+        with (
+            replacing(folder / f"log-{number:05d}.parquet") as partial,
+            pq.ParquetWriter(partial, table.schema, compression="zstd") as writer,
+        ):
+            left = rows_per_file
+            while table is not None:
+                writer.write_table(table, row_group_size=16_384)
+                left -= table.num_rows
+                table = blocks.take(left)
+        number += 1
     spec.schema.write(folder / SCHEMA_FILE)
     return folder
 
 
-def _files(blocks: Iterator[pa.Table], rows_per_file: int) -> Iterator[pa.Table]:
-    held: list[pa.Table] = []
-    for block in blocks:
-        held.append(block)
-        while sum(table.num_rows for table in held) >= rows_per_file:
-            table = pa.concat_tables(held)
-            yield table.slice(0, rows_per_file)
-            held = [table.slice(rows_per_file)]
-    if sum(table.num_rows for table in held):
-        yield pa.concat_tables(held)
+class _Blocks:
+    """Tables taken from a stream of them, cut where a file ends."""
+
+    def __init__(self, tables: Iterator[pa.Table]) -> None:
+        self._tables = (table for table in tables if table.num_rows)
+        self._rest: pa.Table | None = None
+
+    def take(self, rows: int) -> pa.Table | None:
+        """The next rows, at most so many; None for no rows and at the end."""
+        table = self._rest if self._rest is not None else next(self._tables, None) if rows else None
+        if table is None or not rows:
+            return None
+        self._rest = table.slice(rows) if table.num_rows > rows else None
+        return table.slice(0, rows)
 
 
 def generate_blocks(spec: LogSpec) -> Iterator[pa.Table]:
