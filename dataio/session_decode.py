@@ -65,10 +65,10 @@ def _narrowed(group: Any, pick: Callable[[Tensor], Tensor]) -> Group:
         low = int(starts[filled].min()) if bool(filled.any()) else 0
         high = int((starts + lengths).max()) if len(starts) else 0
         starts = torch.where(filled, starts - low, 0)
-        near = WindowGroup(group.keys, group.values[:, low : max(low, high)], starts, lengths)
+        windows = WindowGroup(group.keys, group.values[:, low : max(low, high)], starts, lengths)
         if _without_gaps(starts, lengths):
-            return replace(near, values=near.values.clone())
-        return near.index_select(torch.arange(len(starts)))
+            return replace(windows, values=windows.values.clone())
+        return windows.index_select(torch.arange(len(starts)))
     if group.inverse is None:
         rows = pick(torch.arange(group.stride()))
         return FeatureGroup(group.unique.index_select(rows), None)
