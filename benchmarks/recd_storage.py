@@ -1,6 +1,8 @@
 """RecD's storage, reading and preprocessing (O1, O2, O4): interleaved log against clustered, deduplicated log."""
 
+import atexit
 import functools
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -38,12 +40,9 @@ FORMATS = ("dictionary", "plain", "split", "smallest")
 @functools.cache
 def folder() -> Path:
     """Where the logs of this run lie; removed at its end."""
-    held = tempfile.TemporaryDirectory(prefix="recd-storage-")
-    kept.append(held)
-    return Path(held.name)
-
-
-kept: list[tempfile.TemporaryDirectory] = []
+    path = Path(tempfile.mkdtemp(prefix="recd-storage-"))
+    atexit.register(shutil.rmtree, path)
+    return path
 
 
 def write_flat(table: pa.Table, path: Path, form: str) -> int:
