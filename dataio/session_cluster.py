@@ -30,7 +30,7 @@ class ClusterSettings:
     """How a log is clustered.
 
     Args:
-        memory: bytes that the work may take on one machine, about.
+        memory: bytes that the process may take, about; 256 MB at least, beside the 0.3 GB of torch itself.
         partitions: parts written, 0 for as many as let one fit the memory; more machines want more.
         row_group_samples: samples of a row group, at most; what workers and ranks share out.
         longest_session: samples of a session after which a new row begins.
@@ -49,7 +49,7 @@ class ClusterSettings:
     threads: int = 2
 
     def __post_init__(self) -> None:
-        least = {"memory": 64 << 20, "partitions": 0}
+        least = {"memory": 256 << 20, "partitions": 0}
         for name, value in asdict(self).items():
             if value < least.get(name, 1):
                 raise InputError(f"{name} is {value}; give {least.get(name, 1)} or more")
@@ -180,15 +180,22 @@ def _sorted_samples(plan: ClusterPlan, number: int) -> Iterator[pa.RecordBatch]:
         "threads": plan.settings.threads,
         "temp_directory": str(spill),
     }
-    with _duckdb().connect(config=config) as connection:
-        connection.execute("SET enable_progress_bar = false")
+    duckdb = _duckdb()
+    with duckdb.connect(config=config) as connection:
+        connection.execute("SET enable_progress_bar = false; SET preserve_insertion_order = false")
         columns = ", ".join(_quoted(name) for name in schema.columns)
         order = ", ".join([f"{_quoted(schema.session)} NULLS FIRST", *map(_quoted, (schema.time, *ORDER_COLUMNS))])
         relation = connection.sql(
             f"SELECT {columns} FROM read_parquet($files) ORDER BY {order}", params={"files": files}
         )
-        for batch in relation.to_arrow_reader(8192):
-            yield batch.cast(arrow)
+        try:
+            for batch in relation.to_arrow_reader(8192):
+                yield batch.cast(arrow)
+        except duckdb.OutOfMemoryException:
+            raise InputError(
+                f"{plan.out}: partition {number} of {plan.partitions} does not fit the memory of "
+                f"{plan.settings.memory >> 20} MB; give more memory or partitions, in a new folder"
+            ) from None
     shutil.rmtree(spill, ignore_errors=True)
 
 

@@ -75,11 +75,11 @@ def test_sliding_histories_are_stored_once(tmp_path, newest_first):
 
 
 def test_a_small_memory_gives_the_same_samples(tmp_path):
-    spec = LogSpec(sessions=2000, samples_per_session=5)
-    write_generated(spec, tmp_path / "log", rows_per_file=3000)
-    small = cluster(tmp_path / "log", tmp_path / "small", settings=ClusterSettings(memory=64 << 20, threads=1))
+    spec = LogSpec(sessions=8000, samples_per_session=6)
+    write_generated(spec, tmp_path / "log", rows_per_file=10_000)
+    small = cluster(tmp_path / "log", tmp_path / "small", settings=ClusterSettings(memory=256 << 20, threads=1))
     large = cluster(tmp_path / "log", tmp_path / "large", settings=ClusterSettings(partitions=1))
-    assert len(small.parts) == 1 + open_log(tmp_path / "log").decoded_bytes * 4 // (64 << 20)
+    assert len(small.parts) == 1 + open_log(tmp_path / "log").decoded_bytes * 4 // (256 << 20)
     order = lambda row: row["session_id"]  # noqa: E731
     flat = [row for path in (tmp_path / "small").glob("*.parquet") for row in flattened(path, spec.schema)]
     assert sorted(flat, key=order) == flattened(tmp_path / "large" / "part-00000.parquet", spec.schema)
@@ -219,7 +219,7 @@ def test_whole_number_sessions_and_timestamps_keep_their_types(tmp_path):
 def test_ray_writes_the_same_files(tmp_path):
     ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
     write_generated(LogSpec(sessions=500, samples_per_session=6), tmp_path / "log", rows_per_file=500)
-    kept = ClusterSettings(memory=64 << 20, partitions=4, threads=1)
+    kept = ClusterSettings(memory=256 << 20, partitions=4, threads=1)
     local = cluster(tmp_path / "log", tmp_path / "local", settings=kept)
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
