@@ -64,6 +64,9 @@ def measure(
     dim: Dim = None,
     threads: Threads = 1,
     device: Device = "cpu",
+    report: Annotated[
+        bool, typer.Option("--report", help="Then measure the first 50 groups again and print how far apart they are.")
+    ] = False,
     seed: Seed = 0,
 ) -> None:
     """Measure the fused forward and backward of random groups of tables on this machine.
@@ -79,8 +82,11 @@ def measure(
     design = GroupDesign(pools, batch_size, max_tables, parse_bytes(memory), seed)
     seconds = parse_seconds(budget)
     with steps.threads(threads):
-        count = steps.measure(design, out, seconds, groups, Meter(device, seed=seed))
-    console.print(f"{out} holds {count} samples")
+        meter = Meter(device, seed=seed)
+        count = steps.measure(design, out, seconds, groups, meter)
+        console.print(f"{out} holds {count} samples")
+        if report:
+            steps.report_repeatability(out, meter)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from shardgym.agents.planner import NoPlacementFoundError, Planner
 from shardgym.agents.training import TrainingOptions, train_agent
 from shardgym.console import bar, console, show_errors
 from shardgym.costmodel.additive import AdditiveCost
+from shardgym.costmodel.drift import without_drift
 from shardgym.costmodel.fit import FitOptions, fit_network, phase_errors, split_samples
 from shardgym.costmodel.groups import GroupDesign, fitting
 from shardgym.costmodel.learned import LearnedCost
@@ -21,6 +22,7 @@ from shardgym.costmodel.measure import Meter, measure_design
 from shardgym.costmodel.measured import MeasuredCost, exchange_costs
 from shardgym.costmodel.placement import PHASES, StepCost, Task
 from shardgym.costmodel.plan_file import Candidate, Plan
+from shardgym.costmodel.repeatability import disagreement, measure_again
 from shardgym.costmodel.samples import SampleFolder, one_hardware
 from shardgym.costmodel.summed import SummedCostModel
 from shardgym.embeddings.errors import InputError
@@ -63,11 +65,21 @@ def measure(
     return len(folder.read())
 
 
+def report_repeatability(source: Path, meter: Meter, groups: int = 50) -> None:
+    """Measure the folder's first groups once more, and print how far the two measurements are apart."""
+    samples = SampleFolder(source).read()[:groups]
+    with bar("measure again", total=len(samples)) as shown:
+        again = measure_again(samples, meter, shown.at)
+    console.print(f"median disagreement of {len(samples)} groups, measured twice:")
+    for kind, (forward, backward) in vars(disagreement(samples, again)).items():
+        console.print(f"  {kind.replace('_', ' '):14} forward {forward:.1%}, backward {backward:.1%}")
+
+
 def fit(source: Path, options: FitOptions) -> LearnedCost:
     """Fit the network and print its held-out error beside the additive baseline's."""
     samples = SampleFolder(source).read()
     one_hardware(samples, source)
-    split = split_samples(samples, options.held_out, options.seed)
+    split = split_samples(without_drift(samples), options.held_out, options.seed)
     with bar("fit the cost network", total=options.epochs) as shown:
         model = fit_network(split.train, options, lambda epoch: shown.at(epoch))
     additive = AdditiveCost.fit(split.train)
