@@ -15,9 +15,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks import recd_compute, recd_exchange
+from benchmarks import recd_compute, recd_exchange, recd_storage
 
-SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {**recd_compute.SECTIONS, **recd_exchange.SECTIONS}
+SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
+    **recd_storage.SECTIONS,
+    **recd_compute.SECTIONS,
+    **recd_exchange.SECTIONS,
+}
 
 TARGETS = {
     "storage.generated": 5.0,
