@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from shardgym.costmodel.exchange import ExchangeDesign, Volumes, measure_exchanges
-from shardgym.costmodel.exchange_samples import ExchangeSample, write_exchanges
+from shardgym.costmodel.exchange_samples import ExchangeSample, read_exchanges, write_exchanges
 from shardgym.costmodel.format_design import FormatDesign
 from shardgym.costmodel.hardware import this_hardware
 from shardgym.costmodel.measure import Meter, measure_design
@@ -39,7 +39,7 @@ def main(out: Path, pieces: list[str]) -> None:
         kind, _, seconds = piece.partition("=")
         if kind == "exchange":
             for devices in DEVICES:
-                print(f"exchange of {devices}: {measure_volumes(out, devices, float(seconds))} measured")
+                print(f"exchange of {devices}: {measure_volumes(out, devices, float(seconds))} held")
             continue
         meter = meter or roomy_meter()
         count = sum(1 for _ in measure_design(DESIGNS[kind], SampleFolder(out / kind), meter, float(seconds)))
@@ -55,25 +55,25 @@ def roomy_meter() -> Meter:
     return meter
 
 
-def measure_volumes(out: Path, devices: int, seconds: float, seed: int = 0) -> int:
-    """All-to-alls of so many processes, for so long, into one file."""
-    design = ExchangeDesign(devices, seed=seed)
+def measure_volumes(out: Path, devices: int, seconds: float) -> int:
+    """More all-to-alls of so many processes, for so long, into one file; returns how many it holds."""
+    file = out / f"exchanges-{devices}.parquet"
+    held = read_exchanges(file) if file.exists() else []
+    design = ExchangeDesign(devices)
     asked: list[Volumes] = []
 
     def until_late() -> Iterator[Volumes]:
         start = None
         while start is None or time.monotonic() - start < seconds:
-            asked.append(design.volumes(len(asked)))
+            asked.append(design.volumes(len(held) + len(asked)))
             yield asked[-1]
             start = start or time.monotonic()  # the processes take a while to come up
 
     measured = [*measure_exchanges(devices, until_late())]
     hardware = this_hardware()
-    write_exchanges(
-        out / f"exchanges-{devices}.parquet",
-        [ExchangeSample.of(volumes, times, hardware) for volumes, times in zip(asked, measured)],
-    )
-    return len(measured)
+    new = [ExchangeSample.of(volumes, times, hardware) for volumes, times in zip(asked, measured)]
+    write_exchanges(file, [*held, *new])
+    return len(held) + len(new)
 
 
 if __name__ == "__main__":
