@@ -1,12 +1,14 @@
 """Speed, memory and size of tensor-train tables: a training step beside nn.EmbeddingBag's and beside naive torch."""
 
 import math
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -107,46 +109,76 @@ def naive_torch() -> Contestant:
     return Contestant(forward, finish)
 
 
-def interleaved(contestants: dict[str, Contestant], batches: Batches, warm: int = 2) -> dict[str, tuple[float, float]]:
-    """Median milliseconds of a step and of its forward for each, all in turn on the same batches."""
+@dataclass(frozen=True)
+class Race:
+    """Contestants that run on the same batches: the quick ones on all, the slow ones on every `rarely`-th."""
+
+    batches: Batches
+    quick: dict[str, Contestant]
+    slow: dict[str, Contestant]
+    rarely: int = 8
+
+
+def run_races(races: dict[str, Race], warm: int = 2) -> dict[str, dict[str, tuple[float, float]]]:
+    """Median milliseconds of a step and of its forward. All races advance together: each median spans the run."""
     upstream = torch.randn(BATCH, DIM)
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
-    for ids in batches:
-        for name, contestant in contestants.items():
-            times[name].append(contestant.step(ids, upstream))
+    times: dict[str, dict[str, list[tuple[float, float]]]] = {traffic: {} for traffic in races}
+    for k in range(max(len(race.batches) for race in races.values())):
+        for traffic, race in races.items():
+            runners = race.quick | (race.slow if k % race.rarely == 0 else {})
+            for name, contestant in runners.items():
+                times[traffic].setdefault(name, []).append(contestant.step(race.batches[k], upstream))
+
+    def median(steps: list[tuple[float, float]], which: int) -> float:
+        return 1e3 * statistics.median(step[which] for step in steps[min(warm, len(steps) - 1) :])
+
     return {
-        name: tuple(1e3 * statistics.median(t[k] for t in own[warm:]) for k in (0, 1)) for name, own in times.items()
+        traffic: {name: (median(steps, 0), median(steps, 1)) for name, steps in found.items()}
+        for traffic, found in times.items()
     }
 
 
-def measure_speed(steps: int, naive_steps: int) -> dict[str, dict]:
-    """Milliseconds and ratios for every kind of traffic; the naive version runs on fewer steps of the same batches."""
+def measure_speed(steps: int) -> tuple[dict[str, dict], dict[str, float]]:
+    """Milliseconds by traffic and contestant; and of the cache: its rows, its hit rate."""
     streams = id_streams(steps)
-    contestants = {"embedding_bag": embedding_bag(), "tensor_train": tensor_train()[1]}
-    contestants["tensor_train_chosen_shape"] = tensor_train(row_shape=None, dim_shape=None)[1]
-    naive = naive_torch()
-    measured = {}
-    for traffic, batches in streams.items():
-        found = interleaved(contestants, batches)
-        found |= interleaved({"naive_torch": naive}, batches[:naive_steps], warm=1)
-        measured[traffic] = found
-    measured["zipf_1.2_cached"] = measure_cached(contestants["embedding_bag"], streams["zipf_1.2_sorted"])
-    return measured
+    quick = {"embedding_bag": embedding_bag(), "tensor_train": tensor_train()[1]}
+    quick["tensor_train_chosen_shape"] = tensor_train(row_shape=None, dim_shape=None)[1]
+    slow = {"naive_torch": naive_torch()}
+    races = {traffic: Race(batches, quick, slow) for traffic, batches in streams.items()}
+    steep = streams["zipf_1.2_sorted"]
+    table, cached = cached_train(steep)
+    races["zipf_1.2_cached"] = Race(steep, {"embedding_bag": quick["embedding_bag"], "tensor_train": cached}, {})
+    measured = run_races(races)
+    stats = table.cache_stats()
+    return measured, {"rows": stats.capacity, "hit_rate": stats.hit_rate}
 
 
-def measure_cached(baseline: Contestant, batches: Batches) -> dict[str, tuple[float, float]]:
-    """The same with a cache of the rows that answer 90% of the look-ups; its tracking is on, as in training."""
+def cached_train(batches: Batches) -> tuple[TTEmbeddingBag, Contestant]:
+    """A table with a cache of the rows that answer 90% of the look-ups; its tracking is on, as in training."""
     ids, counts = torch.unique(torch.cat(batches), return_counts=True)
-    order = counts.argsort(descending=True)
-    covered = counts[order].cumsum(0) / counts.sum()
-    needed = int((covered < HIT_RATE).sum()) + 1
-    table, contestant = tensor_train(cache_rows=needed)
+    covered = counts.sort(descending=True).values.cumsum(0) / counts.sum()
+    table, contestant = tensor_train(cache_rows=int((covered < HIT_RATE).sum()) + 1)
     table.cache.tracker.add(ids, counts)
     table.cache_populate()
-    found = interleaved({"embedding_bag": baseline, "tensor_train": contestant}, batches)
-    found["hit_rate"] = table.cache_stats().hit_rate
-    found["cached_rows"] = needed
-    return found
+    return table, contestant
+
+
+class Bystanders:
+    """The share of the machine's processor time that other processes used, as /proc/stat has it."""
+
+    def __init__(self) -> None:
+        self._start = self._read()
+
+    def _read(self) -> tuple[float, float, float]:
+        ticks = [int(number) for number in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        idle = ticks[3] + ticks[4]
+        second = os.sysconf("SC_CLK_TCK")
+        return (sum(ticks) - idle) / second, sum(ticks) / second, time.process_time()
+
+    def share(self) -> float:
+        """Since the start; near 0 on a quiet machine. Above 0.05, times with two threads are not to be trusted."""
+        busy, whole, own = (now - then for now, then in zip(self._read(), self._start))
+        return max(0.0, (busy - own) / whole)
 
 
 def step_memory_mb() -> float:

@@ -57,7 +57,7 @@ struct Table {
     int32_t *slot;      // hot slot of each distinct id, or -1
     int64_t distinct;
     int64_t hot_distinct;
-    // Used by forward: (distinct, dim).
+    // Used by forward: (distinct, dim), as `turned_rows` says.
     void *rows;
     // Written by backward; hot_grad (hot_distinct, dim) goes with hot_used (hot_distinct,).
     void *d1, *d2, *d3;
@@ -350,10 +350,27 @@ void for_blocks(Block<T> &block, int64_t begin, int64_t end, Work work, After af
 
 // ---- forward ----
 
+// Whether `rows` holds a row as (q3, q1 q2), as the GEMM leaves it, instead of (q1 q2, q3): where that fills registers
+// and nothing is cut off, it is turned back once a bag rather than once an id.
+template <typename T> bool turned_rows(const Table &t) {
+    return t.q1 * t.q2 % Simd<T>::width == 0 && t.dim == t.q1 * t.q2 * t.q3;
+}
+
+// to (columns, rows) = from (rows, columns), both contiguous.
+template <typename T> void turn(const T *from, int64_t rows, int64_t columns, T *to) {
+    for (int64_t c = 0; c < columns; ++c)
+        for (int64_t r = 0; r < rows; ++r) to[c * rows + r] = from[r * columns + c];
+}
+
 template <typename T> void make_rows(const Table &t, int64_t begin, int64_t end) {
     T *rows = (T *)t.rows;
-    for (int64_t u = begin; u < end; ++u)
-        if (t.slot[u] >= 0) std::copy_n((const T *)t.hot_rows + t.slot[u] * t.dim, t.dim, rows + u * t.dim);
+    const bool turned_back_later = turned_rows<T>(t);
+    for (int64_t u = begin; u < end; ++u) {
+        if (t.slot[u] < 0) continue;
+        const T *hot = (const T *)t.hot_rows + t.slot[u] * t.dim;
+        turned_back_later ? turn(hot, t.q1 * t.q2, t.q3, rows + u * t.dim)
+                          : (void)std::copy_n(hot, t.dim, rows + u * t.dim);
+    }
     Block<T> block(t);
     const int64_t lookups = t.end - t.begin, lanes = padded<T>(block.q12);
     const int32_t *i3 = t.factor + 2 * lookups;
@@ -369,8 +386,10 @@ template <typename T> void make_rows(const Table &t, int64_t begin, int64_t end)
                 for (int64_t at = block.first[n]; at < block.first[n + 1]; ++at) {
                     const int64_t u = block.ids[at];
                     const T *third = (const T *)t.g3 + i3[u] * t.r2 * t.q3;
-                    gemm<T>(t.q3, lanes, t.r2, third, 1, t.q3, turned.data(), lanes, row.data(), lanes, false);
                     T *out = rows + u * t.dim;
+                    T *made = turned_back_later ? out : row.data();
+                    gemm<T>(t.q3, lanes, t.r2, third, 1, t.q3, turned.data(), lanes, made, lanes, false);
+                    if (turned_back_later) continue;
                     for (int64_t q = 0; q < block.q12; ++q)
                         for (int64_t k = 0, d = q * t.q3; k < t.q3 && d < t.dim; ++k, ++d) out[d] = row[k * lanes + q];
                 }
@@ -379,15 +398,23 @@ template <typename T> void make_rows(const Table &t, int64_t begin, int64_t end)
         [](int64_t) {});
 }
 
+constexpr int64_t look_ahead = 12;  // look-ups, or ids, whose scattered rows are asked for ahead of their use
+
+template <typename T> void prefetch(const T *row, int64_t numbers) {
+    for (int64_t d = 0; d < numbers; d += Simd<T>::width) __builtin_prefetch(row + d);
+}
+
+// The weighted sum of the rows of look-ups [first, last); `sum` is room for one row.
 template <typename T>
-void pool(const Table &t, int64_t bag, int64_t first, int64_t last, const int32_t *inverse, const T *weights, T *out) {
-    (void)bag;
-    std::fill_n(out, t.dim, T(0));
+void pool(const Table &t, int64_t first, int64_t last, const int32_t *inverse, const T *weights, T *sum, T *out) {
+    std::fill_n(sum, t.dim, T(0));
     for (int64_t l = first; l < last; ++l) {
+        if (l + look_ahead < t.end) prefetch((const T *)t.rows + inverse[l + look_ahead] * t.dim, t.dim);
         const T *row = (const T *)t.rows + inverse[l] * t.dim;
         const T weight = weights ? weights[l] : T(1);
-        for (int64_t d = 0; d < t.dim; ++d) out[d] += weight * row[d];
+        for (int64_t d = 0; d < t.dim; ++d) sum[d] += weight * row[d];
     }
+    turned_rows<T>(t) ? turn(sum, t.q3, t.q1 * t.q2, out) : (void)std::copy_n(sum, t.dim, out);
 }
 
 struct Task {
@@ -408,14 +435,18 @@ template <typename T>
 void forward(const Table *tables, int count, int64_t batch, const int64_t *offsets, const int32_t *inverse,
              const T *weights, T *out, int64_t out_row, int threads) {
     const std::vector<Task> tasks = chunk_tasks(tables, count, threads > 1 ? 2 * threads : 1);
+    int64_t widest = 0;
+    for (int k = 0; k < count; ++k) widest = std::max(widest, tables[k].dim);
 #pragma omp parallel num_threads(threads)
     {
+        std::vector<T> sum(widest);
 #pragma omp for schedule(dynamic, 1)
         for (size_t k = 0; k < tasks.size(); ++k) make_rows<T>(tables[tasks[k].table], tasks[k].begin, tasks[k].end);
 #pragma omp for schedule(dynamic, 256)
         for (int64_t b = 0; b < count * batch; ++b) {
             const Table &t = tables[b / batch];
-            pool<T>(t, b, offsets[b], offsets[b + 1], inverse, weights, out + (b % batch) * out_row + t.column);
+            T *to = out + (b % batch) * out_row + t.column;
+            pool<T>(t, offsets[b], offsets[b + 1], inverse, weights, sum.data(), to);
         }
     }
 }
@@ -426,12 +457,14 @@ void forward(const Table *tables, int count, int64_t batch, const int64_t *offse
 template <typename T>
 void row_gradient(const Table &t, int64_t u, const int32_t *bag_of, const T *weights, const T *grad, int64_t grad_row,
                   T *sum) {
-    std::fill_n(sum, t.dim, T(0));
     for (int64_t s = t.segment[u]; s < t.segment[u + 1]; ++s) {
         const int64_t l = t.order[s];
         const T *upstream = grad + bag_of[l] * grad_row + t.column;
         const T weight = weights ? weights[l] : T(1);
-        for (int64_t d = 0; d < t.dim; ++d) sum[d] += weight * upstream[d];
+        if (s == t.segment[u])
+            for (int64_t d = 0; d < t.dim; ++d) sum[d] = weight * upstream[d];
+        else
+            for (int64_t d = 0; d < t.dim; ++d) sum[d] += weight * upstream[d];
     }
 }
 
@@ -455,12 +488,20 @@ void core_gradients(const Table &t, int64_t begin, int64_t end, const T *third, 
                 T *d_product = &d_products[n * per_prefix];
                 for (int64_t at = block.first[n]; at < block.first[n + 1]; ++at) {
                     const int64_t u = block.ids[at];
-                    row_gradient<T>(t, u, bag_of, weights, grad, grad_row, upstream.data());
+                    if (u + look_ahead < t.distinct) {
+                        const int64_t later = t.order[t.segment[u + look_ahead]];
+                        prefetch(grad + bag_of[later] * grad_row + t.column, t.dim);
+                    }
+                    const T *d_row = upstream.data();
+                    // A single unweighted look-up of whole rows: its bag's gradient serves where it lies.
+                    if (!weights && t.segment[u + 1] - t.segment[u] == 1 && t.dim == q12 * t.q3)
+                        d_row = grad + bag_of[t.order[t.segment[u]]] * grad_row + t.column;
+                    else
+                        row_gradient<T>(t, u, bag_of, weights, grad, grad_row, upstream.data());
                     // (q1 q2, q3) (q3, r2) and (q3, q1 q2) (q1 q2, r2).
-                    gemm<T>(q12, r2p, t.q3, upstream.data(), t.q3, 1, third + i3[u] * t.q3 * r2p, r2p, d_product, r2p,
+                    gemm<T>(q12, r2p, t.q3, d_row, t.q3, 1, third + i3[u] * t.q3 * r2p, r2p, d_product, r2p,
                             at > block.first[n]);
-                    gemm<T>(t.q3, r2p, q12, upstream.data(), 1, t.q3, product, r2p, d3 + i3[u] * t.q3 * r2p, r2p,
-                            true);
+                    gemm<T>(t.q3, r2p, q12, d_row, 1, t.q3, product, r2p, d3 + i3[u] * t.q3 * r2p, r2p, true);
                 }
             }
             const int64_t stacked_rows = block.prefixes() * t.q1;
@@ -583,11 +624,13 @@ void weight_gradients(const Table *tables, int count, const int32_t *inverse, co
                       int64_t grad_row, T *d_weights, int threads) {
     for (int k = 0; k < count; ++k) {
         const Table &t = tables[k];
+        const bool turned = turned_rows<T>(t);
+        const int64_t q12 = t.q1 * t.q2;
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t l = t.begin; l < t.end; ++l) {
             const T *row = (const T *)t.rows + inverse[l] * t.dim, *upstream = grad + bag_of[l] * grad_row + t.column;
             T sum = 0;
-            for (int64_t d = 0; d < t.dim; ++d) sum += row[d] * upstream[d];
+            for (int64_t d = 0; d < t.dim; ++d) sum += row[turned ? d % t.q3 * q12 + d / t.q3 : d] * upstream[d];
             d_weights[l] = sum;
         }
     }

@@ -1,6 +1,7 @@
 """The compiled tensor-train look-up (tt_cpu.cpp): float32 and float64 on the CPU. Same contract as tt_reference."""
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,11 @@ from torch import Tensor
 from shardgym.embeddings.bag_inputs import Bags
 from shardgym.embeddings.kernels.build import load_c_kernel
 from shardgym.embeddings.kernels.tt_reference import TableGradients, TrainTable
+
+MOST_ROOM = 32 * 2**20
+"""Bytes that a thread keeps between calls for rows, at most."""
+
+_room = threading.local()
 
 SUFFIX = {torch.float32: "float32", torch.float64: "float64"}
 _SIZES = ("p1", "p2", "p3", "q1", "q2", "q3", "r1", "r2", "dim", "column", "begin", "end")
@@ -38,7 +44,7 @@ class _Saved:
     inverse: Tensor
     bag_of: Tensor
     plans: list[Tensor]
-    rows: list[Tensor]
+    rows: Tensor | None
 
 
 def runs(tables: Sequence[TrainTable]) -> bool:
@@ -90,6 +96,23 @@ def _weights(bags: Bags, dtype: torch.dtype) -> Tensor | None:
     return None if bags.weights is None else bags.weights.detach().to(dtype).contiguous()
 
 
+def _wants_rows(bags: Bags) -> bool:
+    """Rows are needed after forward only for the weights' gradient."""
+    return bags.weights is not None and bags.weights.requires_grad
+
+
+def _rows(count: int, dtype: torch.dtype, keep: bool) -> Tensor:
+    """Room for `count` numbers; the thread's own room where nobody keeps it, as fresh pages cost a tenth of a step."""
+    if keep:
+        return torch.empty(count, dtype=dtype)
+    room = getattr(_room, "rows", None)
+    if room is None or room.numel() * room.element_size() < count * dtype.itemsize:
+        room = _room.rows = torch.empty(count * dtype.itemsize, dtype=torch.uint8)
+        if room.numel() > MOST_ROOM:
+            _room.rows = None
+    return room[: count * dtype.itemsize].view(dtype)
+
+
 def forward(tables: Sequence[TrainTable], bags: Bags) -> tuple[Tensor, _Saved]:
     """As `tt_reference.forward`."""
     count, dtype = len(tables), tables[0].cores[0].dtype
@@ -105,17 +128,17 @@ def forward(tables: Sequence[TrainTable], bags: Bags) -> tuple[Tensor, _Saved]:
     _function("tt_plan")(
         described, count, c_batch, _pointer(indices), _pointer(offsets), _pointer(inverse), _pointer(bag_of), threads
     )
-    rows = [torch.empty(c.distinct, c.dim, dtype=dtype) for c in described]
-    for c, own in zip(described, rows):
-        c.rows = own.data_ptr()
+    rows = _rows(sum(c.distinct * c.dim for c in described), dtype, keep=_wants_rows(bags))
+    at = rows.data_ptr()
+    for c in described:
+        c.rows = at
+        at += c.distinct * c.dim * rows.element_size()
     out = torch.empty(batch, sum(table.dim for table in tables), dtype=dtype)
     _function("tt_forward", dtype)(
         described, count, c_batch, _pointer(offsets), _pointer(inverse), _pointer(weights), _pointer(out),
         ctypes.c_int64(out.shape[1]), threads,
     )  # fmt: skip
-    # The rows are needed again only for the weights' gradient.
-    kept = rows if bags.weights is not None and bags.weights.requires_grad else []
-    return out, _Saved(described, inverse, bag_of, plans, kept)
+    return out, _Saved(described, inverse, bag_of, plans, rows if _wants_rows(bags) else None)
 
 
 def backward(
