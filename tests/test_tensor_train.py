@@ -268,3 +268,11 @@ def test_a_spec_format_makes_the_table():
     assert weights + state == spec.bytes()
     with pytest.raises(InputError, match="do not reach rows 1000"):
         TTEmbeddingBag(1000, 16, 4, (2, 2, 2), (2, 2, 4))
+
+
+def test_tables_of_more_than_two_to_the_32_rows():
+    shape = (5_000_000_000, 4, (1800, 1700, 1700), (2, 2, 1), (2, 2))
+    tables = [table_of(shape, kernel=kernel, include_last_offset=True) for kernel in ("torch", "auto")]
+    indices = torch.tensor([0, 4_999_999_999, 1 << 32, (1 << 32) - 1, 1 << 32])
+    outs = [table(indices, torch.tensor([0, 2, 5])) for table in tables]
+    torch.testing.assert_close(*outs)

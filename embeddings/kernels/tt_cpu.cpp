@@ -174,64 +174,67 @@ void transpose(int64_t rows, int64_t columns, const T *from, int64_t from_row, T
 
 // ---- the plan: distinct ids in visiting order ----
 
-struct Visit {
-    uint64_t key;
+// `Int` holds any key of the table: small tables sort half as many bytes.
+template <typename Int> struct Visit {
+    Int key;
     int32_t position;
 };
 
-// Stable sort by key, of at most `bits` bits, in passes over equal digits.
-void radix_sort(std::vector<Visit> &visits, int bits) {
-    std::vector<Visit> other(visits.size());
-    const int passes = std::max(1, (bits + 10) / 11), digit = (bits + passes - 1) / passes;
-    std::vector<int64_t> start((size_t)1 << digit);
+// Stable sort by key, of at most `bits` bits, in passes over equal digits; `other` is room of the same size.
+template <typename Int> void radix_sort(std::vector<Visit<Int>> &visits, std::vector<Visit<Int>> &other, int bits) {
+    const int passes = std::max(1, (bits + 11) / 12), digit = (bits + passes - 1) / passes;
+    std::vector<int32_t> start((size_t)1 << digit);
     for (int pass = 0; pass < passes; ++pass) {
         const int shift = pass * digit;
-        const uint64_t mask = start.size() - 1;
+        const Int mask = (Int)(start.size() - 1);
         std::fill(start.begin(), start.end(), 0);
-        for (const Visit &v : visits) ++start[(v.key >> shift) & mask];
-        int64_t before = 0;
-        for (int64_t &s : start) {
-            const int64_t count = s;
+        for (const Visit<Int> &v : visits) ++start[(v.key >> shift) & mask];
+        int32_t before = 0;
+        for (int32_t &s : start) {
+            const int32_t count = s;
             s = before;
             before += count;
         }
-        for (const Visit &v : visits) other[start[(v.key >> shift) & mask]++] = v;
+        for (const Visit<Int> &v : visits) other[start[(v.key >> shift) & mask]++] = v;
         visits.swap(other);
     }
 }
 
-template <typename Int> void write_keys(const Table &t, const int64_t *indices, std::vector<Visit> &visits) {
+template <typename Int> void write_visits(const Table &t, const int64_t *indices, std::vector<Visit<Int>> &visits) {
     const Int p1 = (Int)t.p1, p2 = (Int)t.p2, p3 = (Int)t.p3;
     for (int64_t l = t.begin; l < t.end; ++l) {
         const Int id = (Int)indices[l];
         const Int prefix = id / p3, i1 = prefix / p2;
-        visits[l - t.begin] = {(uint64_t)(((prefix - i1 * p2) * p1 + i1) * p3 + (id - prefix * p3)), (int32_t)l};
+        visits[l - t.begin] = {(Int)(((prefix - i1 * p2) * p1 + i1) * p3 + (id - prefix * p3)), (int32_t)l};
     }
 }
 
-void plan_table(Table &t, const int64_t *indices, int32_t *inverse) {
+template <typename Int> void plan_with(Table &t, const int64_t *indices, int32_t *inverse, int bits) {
     const int64_t lookups = t.end - t.begin;
-    const uint64_t keys = (uint64_t)t.p1 * t.p2 * t.p3;
-    std::vector<Visit> visits(lookups);
-    keys < (1ull << 32) ? write_keys<uint32_t>(t, indices, visits) : write_keys<uint64_t>(t, indices, visits);
-    radix_sort(visits, keys > 1 ? 64 - __builtin_clzll(keys - 1) : 1);
+    static thread_local std::vector<Visit<Int>> visits, other;  // kept between calls: fresh pages cost more than sorting
+    visits.resize(lookups);
+    other.resize(lookups);
+    write_visits<Int>(t, indices, visits);
+    radix_sort<Int>(visits, other, bits);
+    const Int p1 = (Int)t.p1, p3 = (Int)t.p3;
     int64_t distinct = 0, hot = 0;
     const int64_t *held = t.hot_keys, *held_end = t.hot_keys + t.hot_count;
     // Ids far apart in a large cache are found by halving, close ones by stepping.
     const bool stepping = t.hot_count < 8 * lookups;
     for (int64_t s = 0; s < lookups; ++s) {
-        const Visit &v = visits[s];
+        const Visit<Int> v = visits[s];
         if (s == 0 || v.key != visits[s - 1].key) {
-            const uint64_t prefix = v.key / t.p3;
+            const Int prefix = v.key / p3, i2 = prefix / p1;
+            const int64_t key = (int64_t)v.key;
             t.segment[distinct] = (int32_t)s;
-            t.factor[distinct] = (int32_t)(prefix % t.p1);
-            t.factor[lookups + distinct] = (int32_t)(prefix / t.p1);
-            t.factor[2 * lookups + distinct] = (int32_t)(v.key - prefix * t.p3);
+            t.factor[distinct] = (int32_t)(prefix - i2 * p1);
+            t.factor[lookups + distinct] = (int32_t)i2;
+            t.factor[2 * lookups + distinct] = (int32_t)(v.key - prefix * p3);
             if (stepping)
-                while (held < held_end && (uint64_t)*held < v.key) ++held;
+                while (held < held_end && *held < key) ++held;
             else
-                held = std::lower_bound(held, held_end, (int64_t)v.key);
-            const bool found = held < held_end && (uint64_t)*held == v.key;
+                held = std::lower_bound(held, held_end, key);
+            const bool found = held < held_end && *held == key;
             t.slot[distinct] = found ? t.hot_slots[held - t.hot_keys] : -1;
             hot += found;
             ++distinct;
@@ -242,6 +245,13 @@ void plan_table(Table &t, const int64_t *indices, int32_t *inverse) {
     t.segment[distinct] = (int32_t)lookups;
     t.distinct = distinct;
     t.hot_distinct = hot;
+}
+
+void plan_table(Table &t, const int64_t *indices, int32_t *inverse) {
+    const uint64_t keys = (uint64_t)t.p1 * t.p2 * t.p3;
+    const int bits = keys > 1 ? 64 - __builtin_clzll(keys - 1) : 1;
+    keys < (1ull << 32) ? plan_with<uint32_t>(t, indices, inverse, bits)
+                        : plan_with<uint64_t>(t, indices, inverse, bits);
 }
 
 // ---- what forward and backward share ----
