@@ -17,7 +17,7 @@ from shardgym.costmodel.placement import Placement, Task
 from shardgym.costmodel.summed import SummedCostModel
 
 STARTS_SHARE = 0.3
-"""Share of the budget after which no further start is tried."""
+"""Share of the budget after which no further start is begun."""
 
 MILP_SECONDS = 2.0
 """Search time below which the integer program is left out: HiGHS would not get past its relaxation."""
@@ -30,7 +30,7 @@ class PortfolioPlanner:
 
     Args:
         cost_model: what it lowers.
-        agent: its placement is the first start, when given.
+        agent: its placement is a start too, when given.
         seed: of the search.
     """
 
@@ -56,9 +56,9 @@ class PortfolioPlanner:
         return search(costed, owners, deadline, rng)
 
     def starts(self) -> Sequence[Planner]:
-        """The methods that give a start, in the order in which they are tried."""
+        """The methods that give a start, quickest first: on the largest tasks the agent takes most of the budget."""
         agent: tuple[Planner, ...] = (self.agent,) if self.agent else ()
-        return (*agent, LargestFirstPlanner(self.cost_model), *heuristic_planners())
+        return (*heuristic_planners(), LargestFirstPlanner(self.cost_model), *agent)
 
     def _best_start(self, costed: CostedTask, began: float, budget_seconds: float) -> NDArray[np.int64]:
         best: NDArray[np.int64] | None = None
