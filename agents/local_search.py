@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from shardgym.agents.construction import CostedTask
 from shardgym.agents.heuristics import LargestFirstPlanner
 from shardgym.agents.neighbourhoods import ejections, moves, swaps
-from shardgym.agents.planner import NoPlacementFoundError, Planner, require_feasible
-from shardgym.agents.repair import pack
+from shardgym.agents.planner import Planner, require_feasible
+from shardgym.agents.repair import start_owners
 from shardgym.agents.search_state import SearchState
 from shardgym.costmodel.placement import Placement, Task
 from shardgym.costmodel.summed import SummedCostModel
@@ -47,10 +47,7 @@ class LocalSearchPlanner:
         """Search within the budget. Raises as `Planner.plan`."""
         deadline = time.monotonic() + budget_seconds
         require_feasible(task)
-        try:
-            owners = np.array(self.start.plan(task, budget_seconds / 2).devices)
-        except NoPlacementFoundError:
-            owners = pack(task, budget_seconds)
+        owners = start_owners(self.start, task, budget_seconds)
         return search(CostedTask.of(task, self.cost_model), owners, deadline, np.random.default_rng(self.seed))
 
 

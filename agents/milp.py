@@ -14,8 +14,8 @@ from scipy.sparse import csr_matrix, hstack, vstack
 
 from shardgym.agents.construction import CostedTask
 from shardgym.agents.heuristics import LargestFirstPlanner
-from shardgym.agents.planner import NoPlacementFoundError, Planner, require_feasible
-from shardgym.agents.repair import free_bytes, pack
+from shardgym.agents.planner import Planner, require_feasible
+from shardgym.agents.repair import free_bytes, start_owners
 from shardgym.agents.search_state import SearchState
 from shardgym.costmodel.placement import PHASES, Placement, Task
 from shardgym.costmodel.summed import SummedCostModel
@@ -76,10 +76,7 @@ class MilpPlanner:
         """The better of the start and of what HiGHS finds. Raises as `Planner.plan`."""
         deadline = time.monotonic() + budget_seconds
         require_feasible(task)
-        try:
-            owners = np.array(self.start.plan(task, budget_seconds / 2).devices)
-        except NoPlacementFoundError:
-            owners = pack(task, budget_seconds)
+        owners = start_owners(self.start, task, budget_seconds)
         costed = CostedTask.of(task, self.cost_model)
         return improve(costed, owners, deadline, np.random.default_rng(self.seed))
 

@@ -8,7 +8,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix
 
 from shardgym.agents.construction import CostedTask
-from shardgym.agents.planner import InfeasibleTaskError, NoPlacementFoundError
+from shardgym.agents.planner import InfeasibleTaskError, NoPlacementFoundError, Planner
 from shardgym.costmodel.placement import UNPLACED, Placement, Task
 
 INFEASIBLE = 2
@@ -136,3 +136,15 @@ def _pack_exactly(task: Task, seconds: float) -> NDArray[np.int64]:
         f"{task.table_bytes.sum() / sum(task.device_memory):.1%} of the memory; give a longer budget, more memory, "
         "or compress or split tables"
     )
+
+
+def start_owners(start: Planner, task: Task, budget_seconds: float) -> NDArray[np.int64]:
+    """(T,) owners to begin a search at: the start's in half the budget, or any packing where it finds none.
+
+    Raises:
+        NoPlacementFoundError: no packing was found either.
+    """
+    try:
+        return np.array(start.plan(task, budget_seconds / 2).devices, dtype=np.int64)
+    except NoPlacementFoundError:
+        return pack(task, budget_seconds)

@@ -1,4 +1,4 @@
-"""Train RLlib's PPO on the suite: `pip install 'shardgym[ray]'`, then `python examples/rllib_ppo.py [UPDATES]`.
+"""Train RLlib's PPO on the suite: `pip install 'shardgym[rllib]'`, then `python examples/rllib_ppo.py [UPDATES]`.
 
 RLlib's default networks take flat observations, so the Dict is flattened; they do not see the masks, and an illegal
 action ends an episode at a penalty. dlrm-20x4 leaves room everywhere.

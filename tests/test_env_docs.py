@@ -53,7 +53,7 @@ def test_the_cleanrl_script_trains(tasks, monkeypatch, capsys):
 
 def test_rl_zoo_trains_from_the_yaml(tmp_path):
     if importlib.util.find_spec("rl_zoo3") is None:
-        pytest.skip("rl_zoo3 is not installed (its dependencies want python-dateutil < 3)")
+        pytest.skip("rl_zoo3 is not installed (it is in the extra `test`)")
     options = ["--algo", "ppo", "--env", "shardgym/TablePlacement-v0", "--gym-packages", "shardgym", "-n", "700"]
     options += ["-conf", "examples/rl_zoo_ppo.yml", "--log-folder", tmp_path, "--eval-freq", "-1", "--verbose", "0"]
     out = run("-m", "rl_zoo3.train", *options)
@@ -63,5 +63,5 @@ def test_rl_zoo_trains_from_the_yaml(tmp_path):
 
 def test_the_rllib_script_trains():
     if importlib.util.find_spec("ray") is None:
-        pytest.skip("ray is not installed (pip install 'shardgym[ray]')")
+        pytest.skip("ray is not installed (pip install 'shardgym[rllib]')")
     assert "update 0: mean return -" in run("examples/rllib_ppo.py", 1)

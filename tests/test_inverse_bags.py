@@ -18,6 +18,7 @@ from shardgym.embeddings.models_dlrm import DLRM
 from shardgym.embeddings.partial_inverse import PartialInverseKeyedJaggedTensor
 from shardgym.embeddings.table_batched import TableBatchedBags
 from shardgym.embeddings.tables import TableSpec
+from shardgym.embeddings.tensor_train import TTEmbeddingBag
 from tests.jagged_strategies import groupings, kjt_of
 
 ROWS, DIM = 7, 4
@@ -119,10 +120,9 @@ def test_a_table_batched_op_looks_up_groups_of_unequal_rows_at_once():
 
 
 def test_tensor_train_tables_take_deduplicated_batches():
-    tensor_train = pytest.importorskip("shardgym.embeddings.tensor_train")
     ikjt = clustered().select(["a"])
     torch.manual_seed(0)
-    table = tensor_train.TTEmbeddingBag(ROWS, DIM, ranks=2)
+    table = TTEmbeddingBag(ROWS, DIM, ranks=2)
     bags = InverseBags([(["a"], table)])
     pooled, expected = bags(ikjt), bags(ikjt.to_kjt())
     torch.testing.assert_close(pooled, expected)
