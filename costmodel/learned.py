@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 
@@ -51,6 +52,8 @@ class LearnedCost(SummedCostModel):
         self.measured_on = measured_on
         self.ranges = ranges
         self.exchange = exchange
+        # Encoding in float64 leaves rounding far below the grid: a float32 product rounds a row by how many stand beside it.
+        self._encoders = [deepcopy(network).double() for network in self.networks]
         self._heads = CostHeads(networks)
         self._exchange_head = None if exchange is None else ExchangeHead(exchange)
         self._encoded: tuple[Task, NDArray[np.float32]] | None = None
@@ -59,9 +62,9 @@ class LearnedCost(SummedCostModel):
         """What each table adds to its device's state, (T, H), its dim being last. The last task's are remembered."""
         if self._encoded is None or self._encoded[0] is not task:
             self._flag(task)
-            features = torch.from_numpy(table_features(task.tables, task.batch_size))
+            features = torch.from_numpy(table_features(task.tables, task.batch_size)).double()
             with torch.no_grad():
-                states = torch.cat([network.table_states(features) for network in self.networks], dim=1)
+                states = torch.cat([encoder.table_states(features) for encoder in self._encoders], dim=1)
             dims = np.array([[table.dim] for table in task.tables], dtype=np.float32)
             self._encoded = task, np.concatenate([on_grid(states.numpy()), dims], axis=1)
         return self._encoded[1].copy()

@@ -61,7 +61,7 @@ class SummedCostModel(ABC):
         return self.device_costs(alone, task).sum(axis=(1, 2))
 
 
-def on_grid(states: NDArray[np.float32]) -> NDArray[np.float32]:
+def on_grid(states: NDArray[np.floating]) -> NDArray[np.float32]:
     """Round states to multiples of 2^-24, so that float64 sums of them are exact, whatever the order of the tables."""
     return (np.rint(states.astype(np.float64) * 2.0**24) / 2.0**24).astype(np.float32)
 
