@@ -7,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 
 from shardgym.costmodel.learned import COMPUTE
-from shardgym.costmodel.measure import Meter, Timing
-from shardgym.costmodel.placement import Task
-from shardgym.costmodel.summed import SummedCostModel
+from shardgym.costmodel.measuring.meter import Meter, Timing
+from shardgym.costmodel.pricing.summed import SummedCostModel
 from shardgym.dataio.index_draw import bag_lengths, draw_ids
-from shardgym.dataio.synthetic import dlrm_like
+from shardgym.dataio.tables.synthetic import dlrm_like
 from shardgym.embeddings.shard import EmbeddingShard, OpBatch
+from shardgym.problem.tasks import Task
 
 DEVICES = 4
 PLACEMENTS = 30
@@ -41,12 +41,12 @@ class MeasuredTask:
     """A task of unseen tables, its placements (PLACEMENTS, T), and their measured step ms (PLACEMENTS,)."""
 
     task: Task
-    owners: NDArray[np.int64]
+    device_of: NDArray[np.int64]
     measured: NDArray[np.float64]
 
     def ranked(self, model: SummedCostModel) -> Ranked:
         """The same with what a model predicts."""
-        phases = model.costs(self.task, self.owners).phases[..., COMPUTE]  # (PLACEMENTS, D, 2)
+        phases = model.costs(self.task, self.device_of).phases[..., COMPUTE]  # (PLACEMENTS, D, 2)
         return Ranked(phases.max(axis=1).sum(axis=-1), self.measured)
 
 
@@ -56,33 +56,33 @@ def measure_task(number: int, meter: Meter) -> MeasuredTask:
     tables = dlrm_like(int(rng.integers(12, 25)), SEED + number, row_scale=0.02)
     tables = tuple(replace(table, dtype="fp16" if number % 2 else "fp32") for table in tables)
     task = Task(tables, (2**40,) * DEVICES, int(rng.choice([512, 1024])))
-    owners = diverse_placements(task, rng)
+    device_of = diverse_placements(task, rng)
     batch = [_lists(table, task.batch_size, rng) for table in tables]
-    rounds = [_measured_steps(task, owners, batch, meter) for _ in range(ROUNDS)]
-    return MeasuredTask(task, owners, np.mean(rounds, axis=0))
+    rounds = [_measured_steps(task, device_of, batch, meter) for _ in range(ROUNDS)]
+    return MeasuredTask(task, device_of, np.mean(rounds, axis=0))
 
 
 def diverse_placements(task: Task, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(PLACEMENTS, T) owners: largest first onto the lightest device, by many ideas of size; a fifth are random."""
-    owners = []
+    """(PLACEMENTS, T) device_of: largest first onto the lightest device, by many ideas of size; a fifth are random."""
+    device_of = []
     for k in range(PLACEMENTS):
         if k % 5 == 4:
-            owners.append(rng.integers(DEVICES, size=len(task.tables)))
+            device_of.append(rng.integers(DEVICES, size=len(task.tables)))
             continue
         powers = rng.uniform(0, 1.2, size=3)
         size = np.array(
             [t.dim ** powers[0] * (t.pooling + 0.1) ** powers[1] * t.rows ** (powers[2] / 4) for t in task.tables]
         )
-        owners.append(_largest_first(size * rng.lognormal(0, 0.2, size=len(size))))
-    return np.array(owners)
+        device_of.append(_largest_first(size * rng.lognormal(0, 0.2, size=len(size))))
+    return np.array(device_of)
 
 
 def _largest_first(size: NDArray[np.float64]) -> NDArray[np.int64]:
-    loads, owner = np.zeros(DEVICES), np.zeros(len(size), dtype=np.int64)
+    loads, device_of = np.zeros(DEVICES), np.zeros(len(size), dtype=np.int64)
     for t in np.argsort(-size):
-        owner[t] = loads.argmin()
-        loads[owner[t]] += size[t]
-    return owner
+        device_of[t] = loads.argmin()
+        loads[device_of[t]] += size[t]
+    return device_of
 
 
 def _lists(table, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -91,12 +91,12 @@ def _lists(table, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np
     return draw_ids(table, int(lengths.sum()), rng), lengths
 
 
-def _measured_steps(task: Task, owners: NDArray[np.int64], lists: list, meter: Meter) -> NDArray[np.float64]:
+def _measured_steps(task: Task, device_of: NDArray[np.int64], lists: list, meter: Meter) -> NDArray[np.float64]:
     """Slowest forward plus slowest backward over the devices of each placement, ms; equal shards are measured once."""
     known: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, 0.0)}
     steps = []
-    for owner in owners:
-        shares = [tuple(np.flatnonzero(owner == device).tolist()) for device in range(DEVICES)]
+    for row in device_of:
+        shares = [tuple(np.flatnonzero(row == device).tolist()) for device in range(DEVICES)]
         for members in shares:
             if members not in known:
                 shard = EmbeddingShard([task.tables[t] for t in members], meter.memory)

@@ -25,18 +25,18 @@ from scipy.stats import kendalltau
 from benchmarks.cost_ranking import TIMING, measure_task
 from benchmarks.public_costs import fused_data, ten_parts
 from benchmarks.public_data import public_data
-from shardgym.costmodel.additive import AdditiveCost
-from shardgym.costmodel.dreamshard_network import DreamShardCost, features_with_batch, published_features
-from shardgym.costmodel.drift import without_drift
-from shardgym.costmodel.exchange_network import exchange_inputs, train_exchange
-from shardgym.costmodel.fit import FitOptions, fit_network, phase_errors
-from shardgym.costmodel.measure import Meter
-from shardgym.costmodel.placement import UNPLACED, Task
-from shardgym.costmodel.ranges import OutOfRangeWarning
+from shardgym.costmodel.fit import FitOptions, fit_additive, fit_network, phase_errors
+from shardgym.costmodel.measuring.drift import without_drift
+from shardgym.costmodel.measuring.meter import Meter
+from shardgym.costmodel.networks.all_to_all_network import exchange_inputs, train_exchange
+from shardgym.costmodel.networks.dreamshard_network import DreamShardCost, features_with_batch, published_features
+from shardgym.costmodel.networks.training import train
+from shardgym.costmodel.pricing.ranges import OutOfRangeWarning
 from shardgym.costmodel.shipped import shipped_cost, shipped_samples
 from shardgym.costmodel.splits import Split, split_by_tables
-from shardgym.costmodel.training import train
-from shardgym.dataio.synthetic import dlrm_like
+from shardgym.dataio.tables.synthetic import dlrm_like
+from shardgym.problem.placements import UNPLACED
+from shardgym.problem.tasks import Task
 
 OPTIONS = FitOptions(members=3)
 DREAMSHARD_STEPS = 3_000
@@ -55,7 +55,7 @@ def own() -> dict[str, Any]:
     split = own_split()
     models = {
         "own": fit_network(split.train, OPTIONS),
-        "own_additive": AdditiveCost.fit(split.train),
+        "own_additive": fit_additive(split.train),
         "own_dreamshard": DreamShardCost.fit(split.train, DREAMSHARD_STEPS, published_features),
         "own_dreamshard_with_batch": DreamShardCost.fit(split.train, DREAMSHARD_STEPS, features_with_batch),
     }
@@ -100,7 +100,7 @@ def _public_fused(data) -> dict[str, float]:
     for seed in range(3):
         network = train(data.take(torch.cat([learn, watch])), replace(OPTIONS, epochs=60, seed=seed))
         with torch.no_grad():
-            members.append(network(test.features, test.owner(), len(test))[:, 0].numpy())
+            members.append(network(test.features, test.group_of(), len(test))[:, 0].numpy())
     return _errors(np.mean(members, axis=0), test.targets[:, 0].numpy())
 
 
@@ -141,10 +141,10 @@ def speed() -> dict[str, Any]:
     """Device costs a second in batches of placements, and the time of one placement's cost."""
     model, rng = shipped_cost(), np.random.default_rng(0)
     task = Task(dlrm_like(50, seed=5, row_scale=0.3), (2**40,) * 8, 4096)
-    owners = rng.integers(8, size=(2000, 50))
-    batched = _best_seconds(lambda: model.costs(task, owners), 7)
-    single = _best_seconds(lambda: model.costs(task, owners[:1]), 300)
-    found = {"device_costs_per_s": owners.shape[0] * 8 / batched, "single_ms": 1e3 * single}
+    device_of = rng.integers(8, size=(2000, 50))
+    batched = _best_seconds(lambda: model.costs(task, device_of), 7)
+    single = _best_seconds(lambda: model.costs(task, device_of[:1]), 300)
+    found = {"device_costs_per_s": device_of.shape[0] * 8 / batched, "single_ms": 1e3 * single}
     console.print(f"speed: {found['device_costs_per_s']:,.0f} device costs/s, single {found['single_ms']:.3f} ms")
     return {"speed": found}
 
@@ -178,12 +178,12 @@ def monotone() -> dict[str, Any]:
     held = 0
     for seed in range(20):
         task = Task(dlrm_like(40, seed=seed, row_scale=0.3), (2**40,) * 3, int(rng.integers(512, 65536)))
-        owners = rng.integers(UNPLACED, 3, size=(100, 40))
+        device_of = rng.integers(UNPLACED, 3, size=(100, 40))
         added = rng.integers(40, size=100)
-        owners[np.arange(100), added] = UNPLACED
-        more = owners.copy()
+        device_of[np.arange(100), added] = UNPLACED
+        more = device_of.copy()
         more[np.arange(100), added] = 0
-        held += int((model.costs(task, more).phases >= model.costs(task, owners).phases).all(axis=(1, 2)).sum())
+        held += int((model.costs(task, more).phases >= model.costs(task, device_of).phases).all(axis=(1, 2)).sum())
     console.print(f"monotone: {held} of 2000")
     return {"monotone_share": held / 2000}
 

@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 import shardgym
-from shardgym.costmodel.placement import Task
-from shardgym.costmodel.ranges import OutOfRangeWarning
+from shardgym.costmodel.pricing.ranges import OutOfRangeWarning
 from shardgym.costmodel.shipped import shipped_cost
-from shardgym.dataio.synthetic import dlrm_like
+from shardgym.dataio.tables.synthetic import dlrm_like
 from shardgym.envs.families import family
+from shardgym.problem.tasks import Task
 
 PLACEMENT = "shardgym/TablePlacement-v0"
 OTHERS = ("shardgym/TableSharding-v0", "shardgym/FormatPlacement-v0")

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 
-from shardgym.costmodel.exchange import ExchangeDesign, Volumes, measure_exchanges
-from shardgym.costmodel.exchange_samples import ExchangeSample, read_exchanges, write_exchanges
-from shardgym.costmodel.format_design import FormatDesign
-from shardgym.costmodel.hardware import this_hardware
-from shardgym.costmodel.measure import Meter, measure_design
-from shardgym.costmodel.samples import SampleFolder
-from shardgym.costmodel.wide_design import WideDesign
+from shardgym.costmodel.measuring.all_to_all import ExchangeDesign, Volumes, measure_exchanges
+from shardgym.costmodel.measuring.all_to_all_samples import AllToAllSample, read_exchanges, write_exchanges
+from shardgym.costmodel.measuring.format_design import FormatDesign
+from shardgym.costmodel.measuring.hardware import this_hardware
+from shardgym.costmodel.measuring.meter import Meter, measure_design
+from shardgym.costmodel.measuring.samples import SampleFolder
+from shardgym.costmodel.measuring.wide_design import WideDesign
 
 DESIGNS = {
     "dense": WideDesign(),
@@ -71,7 +71,7 @@ def measure_volumes(out: Path, devices: int, seconds: float) -> int:
 
     measured = [*measure_exchanges(devices, until_late())]
     hardware = this_hardware()
-    new = [ExchangeSample.of(volumes, times, hardware) for volumes, times in zip(asked, measured)]
+    new = [AllToAllSample.of(volumes, times, hardware) for volumes, times in zip(asked, measured)]
     write_exchanges(file, [*held, *new])
     return len(held) + len(new)
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.planner_parts import learning, quality, scale
-from shardgym.agents.pretrained import pretrained_agent
+from shardgym.agents.learning.pretrained import pretrained_agent
 from shardgym.costmodel.shipped import shipped_cost
 
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {

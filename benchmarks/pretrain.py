@@ -7,9 +7,10 @@ import argparse
 
 import torch
 
-from shardgym.agents.pretrained import AGENT
-from shardgym.agents.training import TrainingOptions, TrainingStatus, train_agent
-from shardgym.console import bar
+from shardgym import workflow
+from shardgym.agents.learning.pretrained import AGENT
+from shardgym.agents.learning.training import TrainingOptions
+from shardgym.cli.console import progress_bars
 from shardgym.costmodel.shipped import shipped_cost
 from shardgym.envs.families import family
 
@@ -29,12 +30,8 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     tasks = [family(name).task(number, "train") for name, count in FAMILIES.items() for number in range(count)]
     options = TrainingOptions(updates=arguments.updates, episodes=arguments.episodes)
-    with bar("train the shipped agent", total=options.updates) as shown:
-
-        def show(status: TrainingStatus) -> None:
-            shown.at(status.update, f"step {status.step_ratio:.4f}, {status.steps_per_second:,.0f} steps/s")
-
-        agent = train_agent(tasks, shipped_cost(), options, show)
+    with progress_bars() as progress:
+        agent = workflow.train(tasks, shipped_cost(), options, progress)
     agent.trained_on += f", training halves of {', '.join(FAMILIES)}, shipped cost network"
     agent.save(AGENT)
     print(f"wrote {AGENT} ({AGENT.stat().st_size:,} bytes)")

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from shardgym.costmodel.training import Packed, packed
-from shardgym.dataio.table_files import read_tables
-from shardgym.embeddings.tables import TableSpec
+from shardgym.costmodel.networks.training import Packed, packed
+from shardgym.dataio.tables.table_files import read_tables
+from shardgym.problem.tables import TableSpec
 
 BATCH_SIZE = 65536
 

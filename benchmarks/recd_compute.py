@@ -22,15 +22,15 @@ from benchmarks.recd_workload import (
     lists_of,
     workload,
 )
-from shardgym.embeddings.inverse_bags import Batch, InverseBags
-from shardgym.embeddings.inverse_keyed import FeatureGroup, InverseKeyedJaggedTensor
-from shardgym.embeddings.jagged_ops import jagged_index_select
-from shardgym.embeddings.models_dlrm import DLRM
-from shardgym.embeddings.partial_inverse import PartialInverseKeyedJaggedTensor
-from shardgym.embeddings.sequence_layers import DINAttention
-from shardgym.embeddings.sequences import Sequences, embed
-from shardgym.embeddings.table_batched import FBGEMM_AVAILABLE, TableBatchedBags
-from shardgym.embeddings.tables import TableSpec
+from shardgym.embeddings.jagged.inverse_keyed import FeatureGroup, InverseKeyedJaggedTensor
+from shardgym.embeddings.jagged.ops import jagged_index_select
+from shardgym.embeddings.jagged.partial_inverse import PartialInverseKeyedJaggedTensor
+from shardgym.embeddings.models.dlrm import DLRM
+from shardgym.embeddings.models.inverse_bags import Batch, InverseBags
+from shardgym.embeddings.models.sequence_layers import DINAttention
+from shardgym.embeddings.models.sequences import Sequences, embed
+from shardgym.embeddings.tables.table_batched import FBGEMM_AVAILABLE, TableBatchedBags
+from shardgym.problem.tables import TableSpec
 
 FACTORS = {"factor_1_15": 1.15, "factor_5": 5.0, "factor_16": 16.0}
 BOTTOM, TOP = (256, 128), (256, 64)

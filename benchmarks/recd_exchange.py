@@ -11,8 +11,8 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from benchmarks.recd_workload import DIM, ITEM_KEYS, ROWS, SESSION_KEYS, workload
-from shardgym.embeddings.exchange import ShardedBags
-from shardgym.embeddings.inverse_bags import Batch, InverseBags
+from shardgym.embeddings.models.inverse_bags import Batch, InverseBags
+from shardgym.embeddings.models.sharded_bags import ShardedBags
 
 PROCESSES = 2
 FACTORS = (5.0, 16.0)
@@ -30,10 +30,10 @@ def _process(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES)
     sent = {}
     for keys in (SESSION_KEYS, SESSION_KEYS + ITEM_KEYS):
-        owners = {key: k % PROCESSES for k, key in enumerate(keys)}
-        mine = [key for key in keys if owners[key] == rank]
+        device_of = {key: k % PROCESSES for k, key in enumerate(keys)}
+        mine = [key for key in keys if device_of[key] == rank]
         local = InverseBags([([key], nn.EmbeddingBag(ROWS, DIM, mode="sum", sparse=True)) for key in mine])
-        model = ShardedBags(local, owners, dict.fromkeys(keys, DIM))
+        model = ShardedBags(local, device_of, dict.fromkeys(keys, DIM))
         for factor in FACTORS:
             batch = workload(factor, seed=rank).batch.select(keys)
             sent[len(keys), factor] = [_bytes_sent(model, batch.to_kjt()), _bytes_sent(model, batch)]

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from shardgym.embeddings.jagged import KeyedJaggedTensor
-from shardgym.embeddings.jagged_ops import window_positions
+from shardgym.embeddings.jagged.keyed import KeyedJaggedTensor
+from shardgym.embeddings.jagged.ops import window_positions
 
 HISTORY_KEYS = ["video_history", "author_history"]
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from shardgym.dataio.session_schema import GroupSpec, SessionSchema
-from shardgym.dataio.session_synthetic import LogSpec, SlidingGroup, StayingGroup
-from shardgym.embeddings.jagged_ops import window_positions
+from shardgym.dataio.sessions.schema import GroupSpec, SessionSchema
+from shardgym.dataio.sessions.synthetic import LogSpec, SlidingGroup, StayingGroup
+from shardgym.embeddings.jagged.ops import window_positions
 
 SPEC = LogSpec(
     sessions=8_000,

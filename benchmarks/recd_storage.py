@@ -17,18 +17,18 @@ import torch
 from benchmarks.public_data import public_data
 from benchmarks.recd_logs import KUAIRAND, SPEC, kuairand_log
 from benchmarks.recd_timing import medians, speedup
-from shardgym.dataio.column_encodings import leaf_path, smallest_encodings
-from shardgym.dataio.grouping import propose_groups
-from shardgym.dataio.session_batch import SessionBatch
-from shardgym.dataio.session_cluster import ClusterSettings, cluster
-from shardgym.dataio.session_decode import tensor_of
-from shardgym.dataio.session_log import open_log
-from shardgym.dataio.session_reader import SessionDataset
-from shardgym.dataio.session_route import partition_of
-from shardgym.dataio.session_schema import GroupSpec, SessionSchema
-from shardgym.dataio.session_synthetic import LogSpec, StayingGroup, write_log
-from shardgym.dataio.transforms import Bucketize, Clamp, HashIds, Truncate, transformed
-from shardgym.embeddings.jagged import KeyedJaggedTensor
+from shardgym.dataio.sessions.batch import SessionBatch
+from shardgym.dataio.sessions.cluster import ClusterSettings, cluster
+from shardgym.dataio.sessions.column_encodings import leaf_path, smallest_encodings
+from shardgym.dataio.sessions.decode import tensor_of
+from shardgym.dataio.sessions.grouping import propose_groups
+from shardgym.dataio.sessions.log import open_log
+from shardgym.dataio.sessions.reader import SessionDataset
+from shardgym.dataio.sessions.route import partition_of
+from shardgym.dataio.sessions.schema import GroupSpec, SessionSchema
+from shardgym.dataio.sessions.synthetic import LogSpec, StayingGroup, write_log
+from shardgym.dataio.sessions.transforms import Bucketize, Clamp, HashIds, Truncate, transformed
+from shardgym.embeddings.jagged.keyed import KeyedJaggedTensor
 
 LEVEL = 3
 BATCH = 4096

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shardgym.embeddings.inverse_keyed import FeatureGroup, InverseKeyedJaggedTensor
-from shardgym.embeddings.jagged import KeyedJaggedTensor
+from shardgym.embeddings.jagged.inverse_keyed import FeatureGroup, InverseKeyedJaggedTensor
+from shardgym.embeddings.jagged.keyed import KeyedJaggedTensor
 
 BATCH = 2048
 ROWS = 500_000

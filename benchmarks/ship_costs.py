@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from shardgym.costmodel import shipped
-from shardgym.costmodel.drift import without_drift
-from shardgym.costmodel.exchange_samples import ExchangeSample, fit_exchange, read_exchanges, write_exchanges
-from shardgym.costmodel.fit import FitOptions, fit_network
+from shardgym.costmodel.fit import FitOptions, fit_exchange, fit_network
 from shardgym.costmodel.learned import LearnedCost
-from shardgym.costmodel.ranges import table_format
-from shardgym.costmodel.samples import Sample, SampleFolder, one_hardware, write_samples
-from shardgym.dataio.atomic import write_text
+from shardgym.costmodel.measuring.all_to_all_samples import AllToAllSample, read_exchanges, write_exchanges
+from shardgym.costmodel.measuring.drift import without_drift
+from shardgym.costmodel.measuring.samples import GroupSample, SampleFolder, one_hardware, write_samples
+from shardgym.costmodel.pricing.ranges import table_format
+from shardgym.problem.files import write_text
 
 NOISIEST = 0.25
 """Samples whose forward or backward still spread more after a second try are left out."""
@@ -43,7 +43,7 @@ def main(paths: list[Path]) -> None:
     print(f"{len(samples)} groups, {shipped.GROUPS.stat().st_size:,} bytes; {len(exchanges)} all-to-alls")
 
 
-def card(samples: list[Sample], left_out: int, exchanges: list[ExchangeSample]) -> str:
+def card(samples: list[GroupSample], left_out: int, exchanges: list[AllToAllSample]) -> str:
     """The data card."""
     hardware = samples[0].hardware
     formats = Counter(table_format(table) for sample in samples for table in sample.tables)

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from benchmarks.tensor_train_data import SOURCES, ClickData
 from benchmarks.tensor_train_models import MatrixFactorization, SmallDLRM
-from shardgym.embeddings.compressed import LowDimEmbeddingBag, QREmbeddingBag, QuantizedEmbeddingBag
-from shardgym.embeddings.hot_rows import CacheSchedule
-from shardgym.embeddings.row_order import cluster_order, frequency_order
-from shardgym.embeddings.tensor_train import TTEmbeddingBag
+from shardgym.embeddings.tables.compressed import LowDimEmbeddingBag, QREmbeddingBag, QuantizedEmbeddingBag
+from shardgym.embeddings.tensor_train.bag import TTEmbeddingBag
+from shardgym.embeddings.tensor_train.hot_rows import CacheSchedule
+from shardgym.embeddings.tensor_train.row_order import cluster_order, frequency_order
 
 DIM = 32
 STD = {"tt": 0.02}

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shardgym.embeddings.fused_optimizers import SGD
-from shardgym.embeddings.tensor_train import TTEmbeddingBag
-from shardgym.embeddings.tt_shapes import choose_format
+from shardgym.embeddings.tables.fused_optimizers import SGD
+from shardgym.embeddings.tensor_train.bag import TTEmbeddingBag
+from shardgym.embeddings.tensor_train.shapes import choose_format
 
 ROWS, DIM, RANK, BATCH, BAG = 11_000_000, 64, 32, 4096, 10
 # Balanced factors, 734x smaller; choose_format's own are smaller and faster still.

@@ -9,16 +9,21 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from shardgym.costmodel.learned import LearnedCost
-from shardgym.costmodel.placement import Task
-from shardgym.costmodel.ranges import Ranges
-from shardgym.costmodel.samples import Sample
+from shardgym.costmodel.measuring.all_to_all_samples import AllToAllSample
+from shardgym.costmodel.measuring.samples import GroupSample
+from shardgym.costmodel.networks.all_to_all_network import ExchangeNetwork, exchange_inputs, train_exchange
+from shardgym.costmodel.networks.training import FitOptions, packed, train
+from shardgym.costmodel.pricing.additive import AdditiveCost, fit_coefficients, work
+from shardgym.costmodel.pricing.ranges import Ranges
+from shardgym.costmodel.pricing.summed import SummedCostModel
 from shardgym.costmodel.splits import Split, split_by_tables, split_samples
-from shardgym.costmodel.summed import SummedCostModel
-from shardgym.costmodel.training import FitOptions, packed, train
+from shardgym.problem.faces import public
+from shardgym.problem.tasks import Task
 
 __all__ = ["FitOptions", "PhaseError", "Split", "fit_network", "phase_errors", "split_by_tables", "split_samples"]
 
 
+@public("shardgym.costmodel")
 @dataclass(frozen=True)
 class PhaseError:
     """How well a phase is predicted: median absolute percentage error, and Kendall's rank correlation."""
@@ -28,7 +33,7 @@ class PhaseError:
 
 
 def fit_network(
-    train_on: Sequence[Sample],
+    train_on: Sequence[GroupSample],
     options: FitOptions = FitOptions(),
     progress: Callable[[int], None] = lambda epoch: None,
 ) -> LearnedCost:
@@ -47,7 +52,13 @@ def fit_network(
     return LearnedCost(networks, hardware, f"{len(train_on)} groups of {hardware}", Ranges.over(groups))
 
 
-def predicted_phases(model: SummedCostModel, samples: Sequence[Sample]) -> NDArray[np.float64]:
+def fit_additive(samples: Sequence[GroupSample]) -> AdditiveCost:
+    """Fit the additive baseline, weighting each sample by its inverse cost so that relative errors count."""
+    sums = np.array([work(sample.tables, sample.batch_size).sum(axis=0) for sample in samples])
+    return AdditiveCost(*fit_coefficients(sums, np.array([(s.forward_ms, s.backward_ms) for s in samples])))
+
+
+def predicted_phases(model: SummedCostModel, samples: Sequence[GroupSample]) -> NDArray[np.float64]:
     """Predicted forward and backward of each sample's group on one device, (N, 2) ms."""
     phases = []
     for sample in samples:
@@ -57,7 +68,7 @@ def predicted_phases(model: SummedCostModel, samples: Sequence[Sample]) -> NDArr
     return np.array(phases, dtype=np.float64)
 
 
-def phase_errors(model: SummedCostModel, samples: Sequence[Sample]) -> dict[str, PhaseError]:
+def phase_errors(model: SummedCostModel, samples: Sequence[GroupSample]) -> dict[str, PhaseError]:
     """Errors of forward, backward and their sum (step) on samples."""
     predicted = predicted_phases(model, samples)
     measured = np.array([(sample.forward_ms, sample.backward_ms) for sample in samples])
@@ -70,3 +81,19 @@ def phase_errors(model: SummedCostModel, samples: Sequence[Sample]) -> dict[str,
         name: PhaseError(float(np.median(np.abs(p - m) / m)), float(kendalltau(p, m).statistic))
         for name, (p, m) in columns.items()
     }
+
+
+def fit_exchange(samples: Sequence[AllToAllSample], epochs: int = 150, seed: int = 0) -> ExchangeNetwork:
+    """Train one network on all-to-alls of any numbers of devices."""
+    most = max(len(sample.dims) for sample in samples)
+    parts = []
+    for sample in samples:
+        volumes, others = exchange_inputs(np.array(sample.dims, dtype=float), np.array(sample.batch_size))
+        times = torch.tensor([sample.forward_ms, sample.backward_ms]).T  # (D, 2)
+        # Smaller all-to-alls repeat devices to fill up: they are all of one size then, and weigh the same.
+        filled = torch.arange(most) % len(sample.dims)
+        parts.append((volumes[filled], others[filled], times[filled]))
+    volumes, others, times = (torch.stack(column) for column in zip(*parts))
+    network = train_exchange(volumes, others, times.float(), epochs=epochs, seed=seed)
+    network.devices.copy_(torch.tensor([min(len(sample.dims) for sample in samples), most]))
+    return network

@@ -10,22 +10,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shardgym.costmodel.exchange_network import ExchangeNetwork
-from shardgym.costmodel.features import FEATURE_NAMES, table_features
-from shardgym.costmodel.hardware import Hardware
-from shardgym.costmodel.heads import CostHeads, ExchangeHead
-from shardgym.costmodel.network import CostNetwork
-from shardgym.costmodel.placement import PHASES, Task
-from shardgym.costmodel.ranges import OutOfRangeWarning, Ranges
-from shardgym.costmodel.summed import SummedCostModel, on_grid
-from shardgym.dataio.atomic import replacing
-from shardgym.embeddings.errors import InputError
+from shardgym.costmodel.measuring.hardware import Hardware
+from shardgym.costmodel.networks.all_to_all_network import ExchangeNetwork
+from shardgym.costmodel.networks.cost_network import CostNetwork
+from shardgym.costmodel.networks.numpy_heads import CostHeads, ExchangeHead
+from shardgym.costmodel.networks.saved_files import read_network_file, write_network_file
+from shardgym.costmodel.pricing.features import FEATURE_NAMES, table_features
+from shardgym.costmodel.pricing.ranges import OutOfRangeWarning, Ranges
+from shardgym.costmodel.pricing.summed import SummedCostModel, on_grid
+from shardgym.problem.costs import COMPUTE, EXCHANGE, PHASES
+from shardgym.problem.errors import InputError
+from shardgym.problem.faces import public
+from shardgym.problem.tasks import Task
 
 FILE_KIND = "shardgym cost network 3"
-COMPUTE = (PHASES.index("forward"), PHASES.index("backward"))
-EXCHANGE = (PHASES.index("forward_comm"), PHASES.index("backward_comm"))
 
 
+@public("shardgym.costmodel")
 class LearnedCost(SummedCostModel):
     """Costs predicted by an ensemble of `CostNetwork`s fitted on one machine's measurements: their mean.
 
@@ -52,7 +53,7 @@ class LearnedCost(SummedCostModel):
         self.measured_on = measured_on
         self.ranges = ranges
         self.exchange = exchange
-        # Encoding in float64 leaves rounding far below the grid: a float32 product rounds a row by how many stand beside it.
+        # In float64 rounding stays far below the grid; a float32 product rounds a row by how many are beside it.
         self._encoders = [deepcopy(network).double() for network in self.networks]
         self._heads = CostHeads(networks)
         self._exchange_head = None if exchange is None else ExchangeHead(exchange)
@@ -102,16 +103,13 @@ class LearnedCost(SummedCostModel):
     def save(self, path: Path) -> None:
         """Write the model to one file, atomically."""
         content = {
-            "kind": FILE_KIND,
-            "features": list(FEATURE_NAMES),
             "hardware": asdict(self.hardware),
             "measured_on": self.measured_on,
             "ranges": self.ranges.to_record(),
             "weights": [network.state_dict() for network in self.networks],
             "exchange": None if self.exchange is None else self.exchange.state_dict(),
         }
-        with replacing(path) as partial:
-            torch.save(content, partial)
+        write_network_file(path, FILE_KIND, content)
 
     @classmethod
     def load(cls, path: Path, here: Hardware | None = None) -> "LearnedCost":
@@ -124,7 +122,7 @@ class LearnedCost(SummedCostModel):
         Raises:
             InputError: no such file, not a model, or fitted on other hardware.
         """
-        content = _read(path)
+        content = read_network_file(path, FILE_KIND, f"run `shardgym fit --out {path}`")
         hardware = Hardware(**content["hardware"])
         if here is not None and not hardware.same_machine(here):
             raise InputError(
@@ -145,17 +143,3 @@ def _put(costs: NDArray[np.float32], phases: tuple[int, int], values: NDArray[np
     """Write two phases, one at a time: numpy's indexing by a tuple is several times slower."""
     for k, phase in enumerate(phases):
         costs[..., phase] = values[..., k]
-
-
-def _read(path: Path) -> dict:
-    if not path.exists():
-        raise InputError(f"{path}: no such cost model; run `shardgym fit --out {path}` first")
-    try:
-        content = torch.load(path, weights_only=True)
-    except Exception as error:  # torch.load raises many kinds for a file that is not its own
-        raise InputError(f"{path}: is not a cost model ({type(error).__name__}); fit it again") from error
-    if not isinstance(content, dict) or content.get("kind") != FILE_KIND:
-        raise InputError(f"{path}: is not a {FILE_KIND!r}; fit it again with this version")
-    if content["features"] != list(FEATURE_NAMES):
-        raise InputError(f"{path}: was fitted with other table features; fit it again with this version")
-    return content

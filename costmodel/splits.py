@@ -7,21 +7,23 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from shardgym.costmodel.samples import Sample
-from shardgym.embeddings.errors import InputError
+from shardgym.costmodel.measuring.samples import GroupSample
+from shardgym.problem.errors import InputError
+from shardgym.problem.faces import public
 
 FEWEST_SAMPLES = 20
 
 
+@public("shardgym.costmodel")
 @dataclass(frozen=True)
 class Split:
     """Samples to train on and samples held out."""
 
-    train: list[Sample]
-    test: list[Sample]
+    train: list[GroupSample]
+    test: list[GroupSample]
 
 
-def split_samples(samples: Sequence[Sample], held_out: float, seed: int) -> Split:
+def split_samples(samples: Sequence[GroupSample], held_out: float, seed: int) -> Split:
     """Shuffle by seed and hold a share out.
 
     Raises:
@@ -33,7 +35,7 @@ def split_samples(samples: Sequence[Sample], held_out: float, seed: int) -> Spli
     return Split([samples[k] for k in order[test:]], [samples[k] for k in order[:test]])
 
 
-def split_by_tables(samples: Sequence[Sample], held_out: float, seed: int) -> Split:
+def split_by_tables(samples: Sequence[GroupSample], held_out: float, seed: int) -> Split:
     """Hold out groups of tables that no training group has: whole pools, in seeded order, until the share is reached.
 
     A pool is a set of tables that are linked by having been measured together, under any dtype or format.
@@ -58,7 +60,7 @@ def split_by_tables(samples: Sequence[Sample], held_out: float, seed: int) -> Sp
     )
 
 
-def _pools(samples: Sequence[Sample]) -> np.ndarray:
+def _pools(samples: Sequence[GroupSample]) -> np.ndarray:
     """(N,) the pool of each sample, 0 onwards: connected components of the graph of samples and table names."""
     number: dict[str, int] = {}
     edges = [
@@ -72,6 +74,6 @@ def _pools(samples: Sequence[Sample]) -> np.ndarray:
     return connected_components(graph, directed=False)[1][: len(samples)]
 
 
-def _require_enough(samples: Sequence[Sample]) -> None:
+def _require_enough(samples: Sequence[GroupSample]) -> None:
     if len(samples) < FEWEST_SAMPLES:
         raise InputError(f"fit: {len(samples)} samples are too few; measure at least {FEWEST_SAMPLES}")

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shardgym.dataio.reuse import reference_counts
+from shardgym.dataio.tables.reuse import reference_counts
 from shardgym.embeddings.shard import EmbeddingShard, OpBatch
-from shardgym.embeddings.tables import TableSpec
+from shardgym.problem.tables import TableSpec
 
 
 def draw_indices(

@@ -6,19 +6,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from shardgym.embeddings.errors import InputError
-from shardgym.embeddings.frozen_bags import FROZEN_DTYPES, FrozenBags
-from shardgym.embeddings.fused_optimizers import RowwiseAdagrad
-from shardgym.embeddings.hot_rows import CacheSchedule
-from shardgym.embeddings.jagged_ops import expand_rows
-from shardgym.embeddings.table_batched import ReusedMemory, TableBatchedBags
-from shardgym.embeddings.tables import TableSpec
-from shardgym.embeddings.tt_batched import TableBatchedTTEmbeddingBags
+from shardgym.embeddings.jagged.ops import expand_rows
+from shardgym.embeddings.tables.frozen_bags import FROZEN_DTYPES, FrozenBags
+from shardgym.embeddings.tables.fused_optimizers import RowwiseAdagrad
+from shardgym.embeddings.tables.table_batched import ReusedMemory, TableBatchedBags
+from shardgym.embeddings.tensor_train.batched import TableBatchedTTEmbeddingBags
+from shardgym.embeddings.tensor_train.hot_rows import CacheSchedule
+from shardgym.problem.errors import InputError
+from shardgym.problem.faces import public
+from shardgym.problem.tables import TableSpec
 
 CACHE_SCHEDULE = CacheSchedule(warmup_steps=1, refresh_every=1000, track_every=10)
 """The first batch fills the hot-row caches of tensor-train tables."""
 
 
+@public("shardgym.embeddings")
 @dataclass(frozen=True)
 class OpBatch:
     """A batch for one op of a shard.
@@ -39,6 +41,7 @@ class OpBatch:
         return replace(self, indices=self.indices.to(device), offsets=self.offsets.to(device), inverse=inverse)
 
 
+@public("shardgym.embeddings")
 class EmbeddingShard(nn.Module):
     """The tables of one device, in any mix of formats, behind one look-up.
 

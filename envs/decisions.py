@@ -3,25 +3,28 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgym.costmodel.placement import Placement, Task
-from shardgym.embeddings.tables import TableSpec
 from shardgym.envs.encoding import EncodedTask
+from shardgym.problem.faces import public
+from shardgym.problem.placements import Placement
+from shardgym.problem.tables import TableSpec
+from shardgym.problem.tasks import Task
 
 
+@public("shardgym.envs")
 class Decisions:
     """The options and devices of a finished episode.
 
     Args:
         encoded: the task.
         chosen: (T or more,) options, rows in placing order.
-        owner: (T * P or more,) devices.
+        device_of: (T * P or more,) devices.
         max_pieces: P.
     """
 
     def __init__(
-        self, encoded: EncodedTask, chosen: NDArray[np.int16], owner: NDArray[np.int16], max_pieces: int
+        self, encoded: EncodedTask, chosen: NDArray[np.int16], device_of: NDArray[np.int16], max_pieces: int
     ) -> None:
-        self._encoded, self._chosen, self._owner, self._max_pieces = encoded, chosen, owner, max_pieces
+        self._encoded, self._chosen, self._owner, self._max_pieces = encoded, chosen, device_of, max_pieces
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -52,8 +55,8 @@ class Decisions:
         """A device for each table of `task()`."""
         rows = self._rows()
         pieces = self._encoded.pieces[self._chosen[: len(rows)], np.arange(len(rows))]
-        owner = self._owner[: len(rows) * self._max_pieces].reshape(len(rows), -1)  # (T * P,) -> (T, P)
-        return Placement(tuple(int(d) for row in rows for d in owner[row, : pieces[row]]))
+        device_of = self._owner[: len(rows) * self._max_pieces].reshape(len(rows), -1)  # (T * P,) -> (T, P)
+        return Placement.of(device for row in rows for device in device_of[row, : pieces[row]])
 
     def _rows(self) -> np.ndarray:
         """The row of each of the task's tables."""

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgym.costmodel.features import table_features
-from shardgym.costmodel.placement import Task
-from shardgym.costmodel.summed import SummedCostModel
-from shardgym.embeddings.errors import InputError
+from shardgym.costmodel.pricing.features import table_features
+from shardgym.costmodel.pricing.summed import SummedCostModel
 from shardgym.envs.observation import Layout
-from shardgym.envs.options import Option, Rules
+from shardgym.envs.table_options import Option, Rules
+from shardgym.problem.errors import InputError
+from shardgym.problem.tasks import Task
 
 ORDERS = ("cost", "bytes", "given")
 """Orders in which tables are placed: descending predicted cost alone (DreamShard), descending bytes, as given."""
@@ -29,7 +29,7 @@ class EncodedTask:
         rules: give the options of a table.
         features: (C, T, F) of one piece.
         states: (C, T, H) what one piece adds to its device's state.
-        alone: (C, T) ms, predicted cost of one piece alone on a device.
+        single_table_costs: (C, T) ms, predicted cost of one piece alone on a device.
         bytes: (C, T) memory of one piece.
         memory: (C, T) the same as a share of the task's largest device.
         pieces: (C, T) pieces to place, 0 where the table lacks the option.
@@ -43,7 +43,7 @@ class EncodedTask:
     rules: Rules
     features: NDArray[np.float32]
     states: NDArray[np.float32]
-    alone: NDArray[np.float32]
+    single_table_costs: NDArray[np.float32]
     bytes: NDArray[np.int64]
     memory: NDArray[np.float32]
     pieces: NDArray[np.int64]
@@ -74,21 +74,21 @@ def encode(task: Task, rules: Rules, cost_model: SummedCostModel, order: str) ->
     variants = [_variant(task, [row[c] or row[0] for row in options]) for c in range(len(rules.names))]
     table_bytes = np.stack([variant.table_bytes for variant in variants])
     _require_room(task, table_bytes, pieces)
-    alone = np.stack([cost_model.single_table_costs(variant) for variant in variants])
-    by = _placing_order(order, alone[0], table_bytes[0])
+    single_table_costs = np.stack([cost_model.single_table_costs(variant) for variant in variants])
+    by = _placing_order(order, single_table_costs[0], table_bytes[0])
     return EncodedTask(
         task=task,
         order=by,
         rules=rules,
         features=np.stack([table_features(v.tables, v.batch_size) for v in variants])[:, by],
         states=np.stack([cost_model.table_states(v) for v in variants])[:, by].astype(np.float32),
-        alone=alone[:, by],
+        single_table_costs=single_table_costs[:, by],
         bytes=table_bytes[:, by],
         memory=(table_bytes[:, by] / max(task.device_memory)).astype(np.float32),
         pieces=pieces[:, by],
         price=price[:, by],
         budget=rules.budget(task),
-        worst_ms=float((alone * pieces).max(axis=0).sum()),
+        worst_ms=float((single_table_costs * pieces).max(axis=0).sum()),
     )
 
 
@@ -97,10 +97,12 @@ def _variant(task: Task, row: Sequence[Option | None]) -> Task:
     return Task(tuple(option.piece for option in row if option), task.device_memory, task.batch_size, task.name)
 
 
-def _placing_order(order: str, alone: NDArray[np.float32], table_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _placing_order(
+    order: str, single_table_costs: NDArray[np.float32], table_bytes: NDArray[np.int64]
+) -> NDArray[np.int64]:
     if order == "given":
-        return np.arange(len(alone))
-    return np.argsort(-(alone if order == "cost" else table_bytes), kind="stable")
+        return np.arange(len(single_table_costs))
+    return np.argsort(-(single_table_costs if order == "cost" else table_bytes), kind="stable")
 
 
 def _require_room(task: Task, table_bytes: NDArray[np.int64], pieces: NDArray[np.int64]) -> None:

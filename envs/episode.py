@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgym.costmodel.placement import PHASES, UNPLACED
-from shardgym.costmodel.summed import SummedCostModel
+from shardgym.costmodel.pricing.summed import SummedCostModel
 from shardgym.envs.decisions import Decisions
 from shardgym.envs.encoding import EncodedTask
 from shardgym.envs.observation import PADDING, Layout
-from shardgym.envs.options import ROUNDING
 from shardgym.envs.rewards import REWARD_PER_MS, IllegalActionError, failed_ms
+from shardgym.envs.table_options import ROUNDING
+from shardgym.problem.costs import PHASES
+from shardgym.problem.placements import UNPLACED
 
 
 class Step(NamedTuple):
@@ -38,7 +39,7 @@ class Board:
         row: tables placed.
         option: of the current table, -1 while it is to be chosen.
         chosen: (T,) options, rows in placing order.
-        owner: (T, P) devices.
+        device_of: (T, P) devices.
         memory_left: (D,) bytes.
         costs: (D, 4) predicted ms.
     """
@@ -47,7 +48,7 @@ class Board:
     row: int
     option: int
     chosen: NDArray[np.int16]
-    owner: NDArray[np.int16]
+    device_of: NDArray[np.int16]
     memory_left: NDArray[np.int64]
     costs: NDArray[np.float32]
 
@@ -74,8 +75,8 @@ class Episode:
         self.row, self.piece = 0, 0
         self.option = -1 if self.decides else 0
         self.chosen = np.full(layout.max_tables, self.option, np.int16)
-        self.owner = np.full(layout.max_tables * layout.max_pieces, PADDING, np.int16)
-        self.owner[: T * layout.max_pieces] = UNPLACED
+        self.device_of = np.full(layout.max_tables * layout.max_pieces, PADDING, np.int16)
+        self.device_of[: T * layout.max_pieces] = UNPLACED
         self.memory_left = np.full(layout.max_devices, -1, np.int64)  # -1: less than any table needs
         self.memory_left[:D] = encoded.task.device_memory
         self.sums = np.zeros((layout.max_devices, encoded.states.shape[-1]))
@@ -122,26 +123,26 @@ class Episode:
             self.row,
             self.option,
             self.chosen[:T].copy(),
-            self.owner[: T * P].reshape(T, P).copy(),  # (T * P,) -> (T, P)
+            self.device_of[: T * P].reshape(T, P).copy(),  # (T * P,) -> (T, P)
             self.memory_left[: self.D].copy(),
             self.costs[: self.D].copy(),
         )
 
     def decisions(self) -> Decisions:
         """What the episode has decided, once all its tables are placed."""
-        return Decisions(self.encoded, self.chosen.copy(), self.owner.copy(), self.layout.max_pieces)
+        return Decisions(self.encoded, self.chosen.copy(), self.device_of.copy(), self.layout.max_pieces)
 
     def observe(self) -> dict[str, NDArray]:
         """The observation (see `observation.FIELDS`), of new arrays."""
         encoded, row, option = self.encoded, min(self.row, self.T - 1), max(self.option, 0)
         fields = {
             "tables": self.tables.reshape(-1).copy(),  # (T, F) -> (T * F,)
-            "owner": self.owner.copy(),
+            "device_of": self.device_of.copy(),
             "cursor": np.array([row], np.int16),
             "table_count": self._count.copy(),
             "current": encoded.features[option, row].copy(),
             "current_memory": encoded.memory[option, row : row + 1].copy(),
-            "current_cost": encoded.alone[option, row : row + 1].copy(),
+            "current_cost": encoded.single_table_costs[option, row : row + 1].copy(),
             "memory_left": (np.maximum(self.memory_left, 0) / self._unit).astype(np.float32),
             "device_costs": self.costs.reshape(-1).copy(),  # (D, 4) -> (D * 4,)
             "device_exists": self.exists.copy(),
@@ -153,7 +154,7 @@ class Episode:
                 "deciding": np.array([self.option < 0], np.int8),
                 "chosen": self.chosen.copy(),
                 "option_memory": encoded.memory[:, row].copy(),
-                "option_cost": encoded.alone[:, row].copy(),
+                "option_cost": encoded.single_table_costs[:, row].copy(),
                 "option_pieces": encoded.pieces[:, row].astype(np.float32),
                 "option_price": (encoded.price[:, row] / (budget or 1.0)).astype(np.float32),
                 "budget_left": np.array([max(self.budget_left, 0.0) / budget if budget else 1.0], np.float32),
@@ -167,7 +168,7 @@ class Episode:
         sums = self.sums[device]
         sums += encoded.states[option, row]
         self.costs[device] = self.cost_model.device_costs(sums.astype(np.float32)[None], encoded.task)[0]
-        self.owner[row * self.layout.max_pieces + self.piece] = device
+        self.device_of[row * self.layout.max_pieces + self.piece] = device
         self.piece += 1
         if self.piece >= encoded.pieces[option, row]:
             self.row, self.piece = row + 1, 0

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgym.costmodel.placement import PHASES, UNPLACED, Task
-from shardgym.costmodel.summed import SummedCostModel
+from shardgym.costmodel.pricing.summed import SummedCostModel
 from shardgym.envs.decisions import Decisions
 from shardgym.envs.episode import Board
 from shardgym.envs.observation import PADDING
-from shardgym.envs.options import ROUNDING
 from shardgym.envs.rewards import REWARD_PER_MS, IllegalActionError, failed_ms
+from shardgym.envs.table_options import ROUNDING
 from shardgym.envs.task_store import NO_SLOT, TaskStore
+from shardgym.problem.costs import PHASES
+from shardgym.problem.placements import UNPLACED
+from shardgym.problem.tasks import Task
 
 ALL_PHASES = np.ones(len(PHASES))
 """Sums (N, 4) phases in float64, faster than `sum` does."""
@@ -65,7 +67,7 @@ class Episodes:
         self.row = np.zeros(N, np.int64)  # tables placed; `cursor` is this, clamped to the last row
         self.piece = np.zeros(N, np.int64)  # pieces of the current table that are placed
         self.option = np.zeros(N, np.int64)  # of the current table; -1 while it is to be chosen
-        self.owner = np.full((N, T * P), PADDING, np.int16)
+        self.device_of = np.full((N, T * P), PADDING, np.int16)
         self.chosen = np.full((N, T), -1 if self.decides else 0, np.int16)
         self.memory_left = np.full((N, D), -1)  # bytes
         self.memory_unit = np.ones((N, 1))
@@ -104,7 +106,7 @@ class Episodes:
         self.costs[rows] = 0
         self.option[rows] = self.chosen[rows] = -1 if self.decides else 0
         padding = np.arange(self.layout.max_tables) >= self.tables_of[rows, None]  # (n, T)
-        self.owner[rows] = np.where(padding, PADDING, UNPLACED).repeat(self.layout.max_pieces, axis=1)
+        self.device_of[rows] = np.where(padding, PADDING, UNPLACED).repeat(self.layout.max_pieces, axis=1)
         self.memory_left[rows] = store.device_memory[slots]
         self.memory_unit[rows] = self.memory_left[rows].max(axis=1, keepdims=True)
         self.exists[rows] = np.arange(self.layout.max_devices) < self.devices_of[rows, None]
@@ -158,7 +160,7 @@ class Episodes:
             int(self.row[n]),
             int(self.option[n]),
             self.chosen[n, :T].copy(),
-            self.owner[n, : T * P].reshape(T, P).copy(),  # (T * P,) -> (T, P)
+            self.device_of[n, : T * P].reshape(T, P).copy(),  # (T * P,) -> (T, P)
             self.memory_left[n, :D].copy(),
             self.costs[n, :D].copy(),
         )
@@ -166,8 +168,8 @@ class Episodes:
     def decisions(self, which: NDArray[np.int64]) -> list[Decisions]:
         """What some episodes have decided, once all their tables are placed."""
         encoded, P = self.store.encoded, self.layout.max_pieces
-        rows = zip(self.slot[which].tolist(), self.chosen[which], self.owner[which])
-        return [Decisions(encoded[slot], chosen, owner, P) for slot, chosen, owner in rows]
+        rows = zip(self.slot[which].tolist(), self.chosen[which], self.device_of[which])
+        return [Decisions(encoded[slot], chosen, device_of, P) for slot, chosen, device_of in rows]
 
     def observe(self) -> dict[str, NDArray]:
         """The observations of all episodes (see `observation.FIELDS`); only `tables` is not a copy."""
@@ -175,12 +177,12 @@ class Episodes:
         option = np.maximum(self.option, 0)
         fields = {
             "tables": self.tables,
-            "owner": self.owner.copy(),
+            "device_of": self.device_of.copy(),
             "cursor": cursor[:, None].astype(np.int16),
             "table_count": self.tables_of[:, None].astype(np.int16),
             "current": store.rows.features.take(store.index[slot, option, cursor], axis=0),
             "current_memory": store.memory[slot, option, cursor][:, None],
-            "current_cost": store.alone[slot, option, cursor][:, None],
+            "current_cost": store.single_table_costs[slot, option, cursor][:, None],
             "memory_left": (np.maximum(self.memory_left, 0) / self.memory_unit).astype(np.float32),
             "device_costs": self.costs.reshape(self.count, -1).copy(),  # (N, D, 4) -> (N, D * 4)
             "device_exists": self.exists.copy(),
@@ -193,7 +195,7 @@ class Episodes:
                 "deciding": (self.option < 0)[:, None].astype(np.int8),
                 "chosen": self.chosen.copy(),
                 "option_memory": store.memory[slot, :, cursor],
-                "option_cost": store.alone[slot, :, cursor],
+                "option_cost": store.single_table_costs[slot, :, cursor],
                 "option_pieces": store.pieces[slot, :, cursor].astype(np.float32),
                 "option_price": (store.price[slot, :, cursor] / whole).astype(np.float32),
                 "budget_left": np.clip(left / whole, 0, 1).astype(np.float32),
@@ -209,11 +211,11 @@ class Episodes:
         sums = self._add_states(rows * self.layout.max_devices + devices, self.store.index[slot, option, row])
         self.costs[rows, devices] = self._predict(rows, sums.astype(np.float32))
         if not self.decides:
-            self.owner[rows, row] = devices
+            self.device_of[rows, row] = devices
             self.row[rows] = row + 1
             return
         piece = self.piece[rows]
-        self.owner[rows, row * self.layout.max_pieces + piece] = devices
+        self.device_of[rows, row * self.layout.max_pieces + piece] = devices
         last = piece + 1 >= self.store.pieces[slot, option, row]
         self.piece[rows] = np.where(last, 0, piece + 1)
         self.row[rows] = row + last

@@ -11,7 +11,7 @@ halves share no table, except Criteo's, whose 26 tables are what they are: there
 - `criteo-kaggle`, `criteo-terabyte`: the 26 tables at two dims a half, on 2, 4 or 8 devices.
 - `large-1000x128`: the size of a production model.
 
-The pool is generated like the 856 public tables (`dataio.synthetic`); `family(name, tables=...)` draws from yours.
+The pool is generated like the 856 public tables (`dataio.dlrm_like`); `family(name, tables=...)` draws from yours.
 """
 
 import re
@@ -22,12 +22,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardgym.costmodel.placement import Task
-from shardgym.dataio.public_tables import criteo_kaggle, criteo_terabyte
-from shardgym.dataio.synthetic import dlrm_like
-from shardgym.embeddings.errors import InputError
-from shardgym.embeddings.tables import Dedup, TableSpec
-from shardgym.envs.options import tensor_train
+from shardgym.dataio.tables.public_tables import criteo_kaggle, criteo_terabyte
+from shardgym.dataio.tables.synthetic import dlrm_like
+from shardgym.envs.table_options import tensor_train
+from shardgym.problem.errors import InputError
+from shardgym.problem.faces import public
+from shardgym.problem.tables import Dedup, TableSpec
+from shardgym.problem.tasks import Task
 
 HALVES = ("train", "test")
 GIB = 2**30
@@ -39,6 +40,7 @@ Tables = tuple[TableSpec, ...]
 Draw = Callable[[Tables, int, np.random.Generator, str], Task]
 
 
+@public("shardgym.envs")
 @dataclass(frozen=True)
 class Family:
     """Tasks of one kind.

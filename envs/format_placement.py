@@ -4,18 +4,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardgym.costmodel.summed import SummedCostModel
-from shardgym.embeddings.errors import InputError
-from shardgym.envs.options import Formats
+from shardgym.costmodel.pricing.summed import SummedCostModel
 from shardgym.envs.prices import DEFAULT_BUDGET, read_prices
 from shardgym.envs.settings import Order, Reward, Settings
 from shardgym.envs.single import PlacingEnv
+from shardgym.envs.table_options import Formats
 from shardgym.envs.vector import VectorPlacingEnv
+from shardgym.problem.errors import InputError
+from shardgym.problem.faces import public
 
 DEFAULT_TASKS = "overfull-50x4"
 Prices = Mapping[str, float] | str | Path | None
 
 
+@public("shardgym.envs")
 class FormatPlacement(PlacingEnv):
     """Choose a format for each embedding table, and place it, where the dense tables do not fit.
 
@@ -77,6 +79,7 @@ class FormatPlacement(PlacingEnv):
         super().__init__(settings, render_mode)
 
 
+@public("shardgym.envs")
 class FormatPlacementVector(VectorPlacingEnv):
     """N `FormatPlacement` environments stepped together; keyword arguments are the same."""
 

@@ -2,7 +2,7 @@
 
 Every environment of the suite has the fields of `FIELDS`; those that choose an option for each table before they
 place it (a column split, a format) have those of `OPTION_FIELDS` too. T = max_tables, D = max_devices, F = the
-features of a table (`costmodel.features.FEATURE_NAMES`), P = most pieces of a table, C = options (0 without a
+features of a table (`costmodel.pricing.features.FEATURE_NAMES`), P = most pieces of a table, C = options (0 without a
 choice), A = D + C actions.
 
 Tables stand in the order in which they are placed: row `cursor` is the table about to be placed, rows before it are
@@ -19,19 +19,20 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from shardgym.costmodel.features import FEATURE_NAMES
-from shardgym.costmodel.placement import PHASES
-from shardgym.embeddings.errors import InputError
+from shardgym.costmodel.pricing.features import FEATURE_NAMES
+from shardgym.problem.costs import PHASES
+from shardgym.problem.errors import InputError
+from shardgym.problem.faces import public
 
 LIMIT = 1e9
 """Bound of the spaces whose numbers have none of their own (features, milliseconds)."""
 
 PADDING = -2
-"""Owner of a piece that does not exist; `costmodel.placement.UNPLACED` (-1) is one that waits for its device."""
+"""Device of a piece that does not exist; `shardgym.UNPLACED` (-1) is one that waits for its device."""
 
 FIELDS = (
     "tables",  # float32 (T * F): features of each table, in the format chosen for it; zero where padding
-    "owner",  # int16 (T * P): device of each piece, UNPLACED or PADDING
+    "device_of",  # int16 (T * P): device of each piece, UNPLACED or PADDING
     "cursor",  # int16 (1): row of the table about to be placed; the last row once all are placed
     "table_count",  # int16 (1): tables of the task
     "current",  # float32 (F): features of the table (or piece) about to be placed
@@ -53,6 +54,7 @@ OPTION_FIELDS = (
 )
 
 
+@public("shardgym.envs")
 @dataclass(frozen=True)
 class Layout:
     """Sizes of an observation.
@@ -97,7 +99,7 @@ class Layout:
         T, D, C = self.max_tables, self.max_devices, self.options
         boxes: dict[str, spaces.Space] = {
             "tables": _floats(T * self.features, low=-LIMIT),
-            "owner": _shorts(T * self.max_pieces, PADDING, D - 1),
+            "device_of": _shorts(T * self.max_pieces, PADDING, D - 1),
             "cursor": _shorts(1, 0, T),
             "table_count": _shorts(1, 0, T),
             "current": _floats(self.features, low=-LIMIT),
@@ -126,18 +128,18 @@ class Layout:
         size = {name: box.shape[0] for name, box in space.spaces.items() if box.shape}
         features, devices = size["current"], size["device_exists"]
         tables = size["tables"] // features
-        return cls(tables, devices, size["legal"] - devices, size["owner"] // tables, features)
+        return cls(tables, devices, size["legal"] - devices, size["device_of"] // tables, features)
 
     def unflatten(self, observations: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of a batch of observations (B, flat), NumPy arrays or tensors, with their axes back.
 
         Returns:
-            tables (B, T, F), owner (B, T, P), device_costs (B, D, 4), the others as they are (B, n), and those of
+            tables (B, T, F), device_of (B, T, P), device_costs (B, D, 4), the others as they are (B, n), and those of
             one number as (B,).
         """
         axes = {
             "tables": (self.max_tables, self.features),
-            "owner": (self.max_tables, self.max_pieces),
+            "device_of": (self.max_tables, self.max_pieces),
             "device_costs": (self.max_devices, len(PHASES)),
         }
         alone = ("cursor", "table_count", "current_memory", "current_cost", "deciding", "budget_left")

@@ -8,11 +8,11 @@ set so that int8 is cheaper than any tensor train and fp16 is nearly free, as is
 loses depends on its data and on the order of its rows; measure it, and give your own prices as `prices`.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from shardgym.embeddings.errors import InputError
+from shardgym.problem.errors import InputError
+from shardgym.problem.files import read_json
 
 FORMATS = ("fp32", "fp16", "int8", "tt32", "tt16")
 """Formats that may be chosen: dense by dtype, and fp32 tensor trains of rank 32 and 16."""
@@ -37,12 +37,7 @@ def read_prices(prices: Mapping[str, float] | str | Path | None) -> dict[str, fl
     where = "prices"
     if isinstance(prices, str | Path):
         where = str(prices)
-        try:
-            prices = json.loads(Path(prices).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"{where}: cannot be read ({error.strerror}); give a JSON file that exists") from error
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{where}: is not valid JSON ({error}); mend it or write it again") from error
+        prices = read_json(Path(prices), "give a JSON object from format to price")
     if not isinstance(prices, Mapping):
         raise InputError(f"{where}: is a {type(prices).__name__}; give an object from format to price")
     for name, price in prices.items():

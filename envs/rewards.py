@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from shardgym.problem.faces import public
+
 REWARD_PER_MS = -0.01
 """Reward of a millisecond of predicted step latency: a plan of 100 ms returns -1."""
 
@@ -12,6 +14,7 @@ def failed_ms(worst_ms: NDArray[np.float64] | float, unplaced_share: NDArray[np.
     return worst_ms * (1 + unplaced_share)
 
 
+@public("shardgym.envs")
 class IllegalActionError(ValueError):
     """An action that the mask forbids, under `strict=True`.
 

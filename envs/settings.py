@@ -6,18 +6,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardgym.costmodel.learned import LearnedCost
-from shardgym.costmodel.placement import Task
-from shardgym.costmodel.shipped import shipped_cost
-from shardgym.costmodel.summed import SummedCostModel
-from shardgym.embeddings.errors import InputError
+from shardgym.costmodel.named import cost_model as named_cost_model
+from shardgym.costmodel.pricing.summed import SummedCostModel
 from shardgym.envs.encoding import ORDERS, TaskEncoder
 from shardgym.envs.episode import Episode
 from shardgym.envs.episodes import Episodes
 from shardgym.envs.observation import Layout
-from shardgym.envs.options import Rules
+from shardgym.envs.table_options import Rules
 from shardgym.envs.task_store import TaskStore
 from shardgym.envs.tasks import TaskSource, as_source
+from shardgym.problem.errors import InputError
+from shardgym.problem.tasks import Task
 
 Reward = Literal["dense", "sparse"]
 Order = Literal["cost", "bytes", "given"]
@@ -75,7 +74,7 @@ class Settings:
             options,
             rules.max_pieces,
         )
-        return cls(rules, source, read_cost_model(cost_model), layout, reward == "dense", order, bool(strict))
+        return cls(rules, source, named_cost_model(cost_model), layout, reward == "dense", order, bool(strict))
 
     def episode(self) -> Episode:
         """One episode."""
@@ -96,24 +95,6 @@ class Settings:
         if wanted is None:
             return self.source.draw(rng)
         return wanted if isinstance(wanted, Task) else self.source.task(int(wanted))
-
-
-def read_cost_model(cost_model: SummedCostModel | str | Path | None) -> SummedCostModel:
-    """A cost model, the file of one, or the network shipped with the package for None.
-
-    Raises:
-        InputError: it is neither.
-    """
-    if cost_model is None:
-        return shipped_cost()
-    if isinstance(cost_model, str | Path):
-        return LearnedCost.load(Path(cost_model))
-    if isinstance(cost_model, SummedCostModel):
-        return cost_model
-    raise InputError(
-        f"cost_model is a {type(cost_model).__name__}; give a SummedCostModel (LearnedCost, RooflineCost), the "
-        "path of a fitted model, or None for the shipped one"
-    )
 
 
 def _bound(name: str, given: int | None, known: int | None) -> int:

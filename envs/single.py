@@ -7,10 +7,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from shardgym.embeddings.errors import InputError
 from shardgym.envs.decisions import Decisions
 from shardgym.envs.settings import CACHED_TASKS, Settings
 from shardgym.envs.viewer import Viewer
+from shardgym.problem.errors import InputError
 
 Observation = dict[str, NDArray]
 

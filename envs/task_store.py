@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.costmodel.placement import Task
 from shardgym.envs.encoding import EncodedTask
 from shardgym.envs.observation import Layout
 from shardgym.envs.table_rows import NOTHING, TableRows
+from shardgym.problem.tasks import Task
 
 NO_SLOT = -1
 
@@ -33,7 +33,7 @@ class TaskStore:
         C, T, D = max(1, layout.options), layout.max_tables, layout.max_devices
         self.rows = TableRows(layout.features)
         self.index = np.full((0, C, T), NOTHING)  # row in `rows` of each table under each option
-        self.alone = np.zeros((0, C, T), np.float32)
+        self.single_table_costs = np.zeros((0, C, T), np.float32)
         self.bytes = np.zeros((0, C, T), np.int64)
         self.memory = np.zeros((0, C, T), np.float32)  # shares of the task's largest device
         self.pieces = np.zeros((0, C, T), np.int64)
@@ -86,7 +86,7 @@ class TaskStore:
 
     def _fill(self, slot: int, encoded: EncodedTask) -> None:
         T, task = len(encoded.order), encoded.task
-        for name in ("alone", "bytes", "memory", "pieces", "price"):
+        for name in ("single_table_costs", "bytes", "memory", "pieces", "price"):
             padded = getattr(self, name)[slot]
             padded[:] = 0
             padded[:, :T] = getattr(encoded, name)

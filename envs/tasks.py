@@ -10,14 +10,16 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from shardgym.costmodel.placement import Task
-from shardgym.embeddings.errors import InputError
 from shardgym.envs.families import HALVES, Family, family
-from shardgym.envs.task_files import read_tasks
+from shardgym.problem.errors import InputError
+from shardgym.problem.faces import public
+from shardgym.problem.task_files import read_tasks
+from shardgym.problem.tasks import Task
 
 TaskDraw = Callable[[np.random.Generator], Task]
 
 
+@public("shardgym.envs")
 @runtime_checkable
 class TaskSource(Protocol):
     """Tasks of an environment.

@@ -12,10 +12,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from shardgym.embeddings.errors import InputError
 from shardgym.envs.episodes import Outcome
 from shardgym.envs.settings import Settings
 from shardgym.envs.viewer import Viewer
+from shardgym.problem.errors import InputError
 
 Observations = dict[str, NDArray]
 VectorSeed = int | Sequence[int | None] | None

@@ -9,8 +9,8 @@ from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.table import Table
 
-from shardgym.costmodel.placement import PHASES
 from shardgym.envs.episode import Board
+from shardgym.problem.costs import PHASES
 
 WIDTH, HEIGHT = 640, 400
 MARGIN, HEADER, FOOTER, MEMORY_HEIGHT = 12, 44, 18, 70
@@ -48,7 +48,7 @@ class Viewer:
             table.add_column(heading, justify="right")
         memory = self._capacity(board)
         for d in range(len(memory)):
-            held = int((board.owner == d).sum())
+            held = int((board.device_of == d).sum())
             used = memory[d] - board.memory_left[d]
             phases = (f"{ms:.2f}" for ms in board.costs[d])
             table.add_row(str(d), str(held), *phases, f"{used / GIB:.2f} / {memory[d] / GIB:.2f}")

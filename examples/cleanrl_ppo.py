@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 import shardgym  # registers the ids
-from shardgym.envs.observation import Layout
+from shardgym.envs import Layout
 
 
 @dataclass

@@ -5,8 +5,7 @@ import sys
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from shardgym.agents.policy import PlacementActorCriticPolicy, transfer
-from shardgym.agents.sb3 import make_vec
+from shardgym.agents import PlacementActorCriticPolicy, make_vec, transfer
 
 ID = "shardgym/TablePlacement-v0"
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 60_000

@@ -5,7 +5,7 @@ import sys
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy
 
-from shardgym.agents.sb3 import make_vec
+from shardgym.agents import make_vec
 
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
 train = make_vec("shardgym/TablePlacement-v0", 32, seed=0, tasks="dlrm-20x4")

@@ -11,16 +11,16 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3 import PPO
 
 import shardgym  # noqa: F401  registers the environments
-from shardgym.agents.agent import Agent, decide
-from shardgym.agents.construction import Construction, CostedTask
-from shardgym.agents.dreamshard import DreamShard
-from shardgym.agents.policy import MaskablePlacementPolicy, PlacementActorCriticPolicy
-from shardgym.agents.policy_network import PlacementPolicy
-from shardgym.agents.sb3 import make_vec
-from shardgym.agents.training import TrainingOptions, train_agent
-from shardgym.costmodel.features import FEATURE_NAMES, table_features
+from shardgym.agents.learning.agent import Agent, decide
+from shardgym.agents.learning.dreamshard import DreamShard
+from shardgym.agents.learning.policy_network import PlacementPolicy
+from shardgym.agents.learning.sb3_policies import MaskablePlacementPolicy, PlacementActorCriticPolicy
+from shardgym.agents.learning.sb3_vec_env import make_vec
+from shardgym.agents.learning.training import TrainingOptions, train_agent
+from shardgym.agents.planners.construction import Construction, CostedTask
+from shardgym.costmodel.pricing.features import FEATURE_NAMES, table_features
+from shardgym.costmodel.pricing.summed import SummedCostModel
 from shardgym.costmodel.shipped import shipped_cost
-from shardgym.costmodel.summed import SummedCostModel
 from shardgym.envs.families import family
 
 PPO_FAMILY = "dlrm-20x4"
@@ -54,7 +54,7 @@ def loop_steps_per_second(model: SummedCostModel, task: Any, episodes: int = 4) 
         episode, likelihood = Construction(costed, 1), torch.zeros(())
         while not episode.done:
             features = torch.from_numpy(table_features(task.tables, task.batch_size))
-            on_device = torch.from_numpy(episode.owners[0][None, :] == np.arange(D)[:, None]).float()  # (D, T)
+            on_device = torch.from_numpy(episode.device_of[0][None, :] == np.arange(D)[:, None]).float()  # (D, T)
             encodings = policy.encoder(features)
             states = model.table_states(task)
             episode.sums[0] = on_device.numpy() @ states

@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.agents.agent import Agent
-from shardgym.agents.bounds import lower_bound
-from shardgym.agents.heuristics import LargestFirstPlanner, heuristic_planners
-from shardgym.agents.local_search import LocalSearchPlanner
-from shardgym.agents.planner import NoPlacementFoundError, Planner
-from shardgym.agents.portfolio import PortfolioPlanner
-from shardgym.costmodel.additive import AdditiveCost
-from shardgym.costmodel.measure import Meter
-from shardgym.costmodel.measured import MeasuredCost
-from shardgym.costmodel.placement import Task
-from shardgym.costmodel.roofline import RooflineCost
+from shardgym.agents.judging.bounds import lower_bound
+from shardgym.agents.learning.agent import Agent
+from shardgym.agents.planners.heuristics import LargestFirstPlanner, heuristic_planners
+from shardgym.agents.planners.local_search import LocalSearchPlanner
+from shardgym.agents.planners.planner import NoPlacementFoundError, Planner
+from shardgym.agents.planners.portfolio import PortfolioPlanner
+from shardgym.costmodel.fit import fit_additive
+from shardgym.costmodel.measuring.measured_cost import MeasuredCost
+from shardgym.costmodel.measuring.meter import Meter
+from shardgym.costmodel.pricing.roofline import RooflineCost
+from shardgym.costmodel.pricing.summed import SummedCostModel
 from shardgym.costmodel.shipped import shipped_samples
-from shardgym.costmodel.summed import SummedCostModel
 from shardgym.envs.families import FAMILIES, family
+from shardgym.problem.tasks import Task
 
 DLRM = tuple(name for name in FAMILIES if name.startswith("dlrm"))
 TIGHT = tuple(name for name in FAMILIES if name.startswith("tight"))
@@ -50,7 +50,7 @@ def agent_greedy(agent: Agent, tasks: int, seconds: float) -> dict[str, Any]:
         best = min(heuristics, key=np.mean)
         greedy = steps(LargestFirstPlanner(model), held_out, model, seconds)
         search = steps(LocalSearchPlanner(model), held_out, model, seconds)
-        portfolio = steps(PortfolioPlanner(model, agent), held_out, model, seconds)
+        portfolio = steps(PortfolioPlanner(model, (agent,)), held_out, model, seconds)
         over_heuristic[name] = float((ours / best).mean())
         over_model_greedy[name] = float((ours / greedy).mean())
         over_portfolio[name] = float((ours / portfolio).mean())
@@ -66,7 +66,7 @@ def agent_greedy(agent: Agent, tasks: int, seconds: float) -> dict[str, Any]:
 def portfolio_to_bound(tasks: int, seconds: float) -> dict[str, Any]:
     """Portfolio over the certified bound under both models that have one, and its share of feasible plans."""
     ratios, feasible = {}, {}
-    for label, model in (("roofline", RooflineCost()), ("additive", AdditiveCost.fit(shipped_samples()))):
+    for label, model in (("roofline", RooflineCost()), ("additive", fit_additive(shipped_samples()))):
         planner = PortfolioPlanner(model)
         for name in ("dlrm-40x4", "dlrm-50x4", "dlrm-100x4", "dlrm-80x8", "dlrm-200x8", *TIGHT):
             held_out = family(name).all_tasks()[:tasks]
@@ -84,7 +84,7 @@ def rl_worth(agent: Agent, tasks: int) -> dict[str, Any]:
     for seconds in (0.1, 1.0):
         for name in FUSED:
             held_out = family(name).all_tasks()[:tasks]
-            having = steps(PortfolioPlanner(model, agent), held_out, model, seconds)
+            having = steps(PortfolioPlanner(model, (agent,)), held_out, model, seconds)
             without = steps(PortfolioPlanner(model), held_out, model, seconds)
             worth[f"{name}@{seconds:g}s"] = float((having / without).mean())
     return {"rl_worth": worth}
@@ -96,7 +96,7 @@ def measured(agent: Agent, seconds: float, tasks: int = 10, batch_size: int = 20
     The tables' rows are cut to 200,000, so that 20 tables fit this machine; their traffic stays.
     """
     model, meter = agent.cost_model, MeasuredCost(Meter("cpu", seed=0))
-    planners = (*heuristic_planners(), LargestFirstPlanner(model), agent, PortfolioPlanner(model, agent))
+    planners = (*heuristic_planners(), LargestFirstPlanner(model), agent, PortfolioPlanner(model, (agent,)))
     found: dict[str, list[float]] = {planner.name: [] for planner in planners}
     for task in family("dlrm-20x4").all_tasks()[:tasks]:
         tables = tuple(replace(table, rows=min(table.rows, 200_000)) for table in task.tables)

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.agents.agent import Agent
-from shardgym.agents.portfolio import PortfolioPlanner
-from shardgym.costmodel.placement import Task
-from shardgym.dataio.synthetic import dlrm_like
+from shardgym.agents.learning.agent import Agent
+from shardgym.agents.planners.portfolio import PortfolioPlanner
+from shardgym.dataio.tables.synthetic import dlrm_like
 from shardgym.envs.families import BATCH, DEVICE_MEMORY, family
+from shardgym.problem.tasks import Task
 
 BUDGET = 4.5
 
@@ -19,7 +19,7 @@ def scale(agent: Agent) -> dict[str, Any]:
     model = agent.cost_model
     task = Task(dlrm_like(1935, seed=96), (DEVICE_MEMORY,) * 96, BATCH, "1935x96")
     began = time.perf_counter()
-    placement = PortfolioPlanner(model, agent).plan(task, BUDGET)
+    placement = PortfolioPlanner(model, (agent,)).plan(task, BUDGET)
     portfolio_s = time.perf_counter() - began
     placement.validate(task)
     large = family("large-1000x128").all_tasks()[0]

@@ -3,9 +3,9 @@
 from functools import lru_cache
 from pathlib import Path
 
-from shardgym.costmodel.exchange_samples import ExchangeSample, read_exchanges
 from shardgym.costmodel.learned import LearnedCost
-from shardgym.costmodel.samples import Sample, read_samples
+from shardgym.costmodel.measuring.all_to_all_samples import AllToAllSample, read_exchanges
+from shardgym.costmodel.measuring.samples import GroupSample, read_samples
 
 FOLDER = Path(__file__).parent
 NETWORK = FOLDER / "network.pt"
@@ -20,11 +20,11 @@ def shipped_cost() -> LearnedCost:
     return LearnedCost.load(NETWORK)
 
 
-def shipped_samples() -> list[Sample]:
+def shipped_samples() -> list[GroupSample]:
     """The shipped measurements of groups of tables, in the order in which they were taken."""
     return read_samples(GROUPS)
 
 
-def shipped_exchanges() -> list[ExchangeSample]:
+def shipped_exchanges() -> list[AllToAllSample]:
     """The shipped measurements of all-to-alls."""
     return read_exchanges(EXCHANGES)

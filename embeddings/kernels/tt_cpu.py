@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shardgym.embeddings.bag_inputs import Bags
+from shardgym.embeddings.kernels.bags import Bags
 from shardgym.embeddings.kernels.build import load_c_kernel
-from shardgym.embeddings.kernels.tt_reference import TableGradients, TrainTable
+from shardgym.embeddings.kernels.tt_reference import TableGradients, TTTable
 
 MOST_ROOM = 32 * 2**20
 """Bytes that a thread keeps between calls for rows, at most."""
@@ -47,7 +47,7 @@ class _Saved:
     rows: Tensor | None
 
 
-def runs(tables: Sequence[TrainTable]) -> bool:
+def runs(tables: Sequence[TTTable]) -> bool:
     """Whether this kernel can take the tables: on the CPU, float32 or float64, and built."""
     cores = [core for table in tables for core in table.cores]
     fits = all(core.device.type == "cpu" and core.dtype == cores[0].dtype for core in cores)
@@ -64,7 +64,7 @@ def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
 
 
-def _describe(tables: Sequence[TrainTable], bounds: Sequence[int]) -> tuple[Any, list[Tensor]]:
+def _describe(tables: Sequence[TTTable], bounds: Sequence[int]) -> tuple[Any, list[Tensor]]:
     """The C tables with room for their plans, and the tensors that hold those."""
     described = (_Table * len(tables))()
     owners: list[Tensor] = []
@@ -84,7 +84,7 @@ def _describe(tables: Sequence[TrainTable], bounds: Sequence[int]) -> tuple[Any,
     return described, owners
 
 
-def _point_at_weights(described: Any, tables: Sequence[TrainTable]) -> None:
+def _point_at_weights(described: Any, tables: Sequence[TTTable]) -> None:
     for c, table in zip(described, tables):
         c.g1, c.g2, c.g3 = (core.data_ptr() for core in table.cores)
         for name in ("hot_rows", "hot_keys", "hot_slots"):
@@ -113,7 +113,7 @@ def _rows(count: int, dtype: torch.dtype, keep: bool) -> Tensor:
     return room[: count * dtype.itemsize].view(dtype)
 
 
-def forward(tables: Sequence[TrainTable], bags: Bags) -> tuple[Tensor, _Saved]:
+def forward(tables: Sequence[TTTable], bags: Bags) -> tuple[Tensor, _Saved]:
     """As `tt_reference.forward`."""
     count, dtype = len(tables), tables[0].cores[0].dtype
     batch = (bags.offsets.numel() - 1) // count
@@ -142,7 +142,7 @@ def forward(tables: Sequence[TrainTable], bags: Bags) -> tuple[Tensor, _Saved]:
 
 
 def backward(
-    tables: Sequence[TrainTable], bags: Bags, saved: _Saved, grad: Tensor, want_weights: bool
+    tables: Sequence[TTTable], bags: Bags, saved: _Saved, grad: Tensor, want_weights: bool
 ) -> tuple[list[TableGradients], Tensor | None]:
     """As `tt_reference.backward`."""
     dtype, described = tables[0].cores[0].dtype, saved.tables
@@ -164,7 +164,7 @@ def backward(
     return found, weight_grad
 
 
-def _room_for_gradients(c: Any, table: TrainTable) -> TableGradients:
+def _room_for_gradients(c: Any, table: TTTable) -> TableGradients:
     first, second, third = table.cores
     cores = (torch.empty_like(first), torch.empty_like(second), torch.empty_like(third))
     c.d1, c.d2, c.d3 = (core.data_ptr() for core in cores)

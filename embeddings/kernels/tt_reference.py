@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from shardgym.embeddings.bag_inputs import Bags, table_bags
+from shardgym.embeddings.kernels.bags import Bags, table_bags
 
 
 @dataclass(frozen=True)
-class TrainTable:
+class TTTable:
     """One table as a kernel sees it.
 
     Args:
@@ -64,7 +64,7 @@ def visit_key(ids: Tensor, cores: Sequence[Tensor]) -> Tensor:
     return ((prefix - first * p2) * p1 + first) * p3 + (ids - prefix * p3)
 
 
-def train_rows(cores: Sequence[Tensor], ids: Tensor, dim: int) -> Tensor:
+def tt_rows(cores: Sequence[Tensor], ids: Tensor, dim: int) -> Tensor:
     """Rows of `ids` (n,) from three cores, (n, dim); the product of two cores is made once a prefix."""
     p2, p3 = cores[1].shape[0], cores[2].shape[0]
     q1, q2, q3 = (core.shape[2] for core in cores)
@@ -76,7 +76,7 @@ def train_rows(cores: Sequence[Tensor], ids: Tensor, dim: int) -> Tensor:
     return rows.reshape(-1, q1 * q2 * q3)[:, :dim]
 
 
-def _find_hot(table: TrainTable, ids: Tensor) -> tuple[Tensor, Tensor]:
+def _find_hot(table: TTTable, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Which of the distinct `ids` are hot, (n,) bool, and the slots of those, in the same order."""
     assert table.hot_keys is not None
     assert table.hot_slots is not None
@@ -88,20 +88,20 @@ def _find_hot(table: TrainTable, ids: Tensor) -> tuple[Tensor, Tensor]:
     return hot, table.hot_slots[place[hot]].long()
 
 
-def _pool_table(table: TrainTable, hot_grad_rows: Tensor | None, hot: Tensor | None, ids: Tensor, inverse: Tensor,
+def _pool_table(table: TTTable, hot_grad_rows: Tensor | None, hot: Tensor | None, ids: Tensor, inverse: Tensor,
                 offsets: Tensor, weights: Tensor | None) -> Tensor:  # fmt: skip
     if hot is None:
-        rows = train_rows(table.cores, ids, table.dim)
+        rows = tt_rows(table.cores, ids, table.dim)
     else:
         assert hot_grad_rows is not None
         rows = hot_grad_rows.new_zeros(ids.numel(), table.dim)
-        rows = rows.index_put((hot,), hot_grad_rows).index_put((~hot,), train_rows(table.cores, ids[~hot], table.dim))
+        rows = rows.index_put((hot,), hot_grad_rows).index_put((~hot,), tt_rows(table.cores, ids[~hot], table.dim))
     if rows.shape[0] == 0:
         return rows.new_zeros(offsets.numel() - 1, table.dim)
     return F.embedding_bag(inverse, rows, offsets, mode="sum", per_sample_weights=weights, include_last_offset=True)
 
 
-def forward(tables: Sequence[TrainTable], bags: Bags) -> tuple[Tensor, Any]:
+def forward(tables: Sequence[TTTable], bags: Bags) -> tuple[Tensor, Any]:
     """Pooled rows of every table side by side, (batch, sum of dims), and nothing to save.
 
     Args:
@@ -120,7 +120,7 @@ def forward(tables: Sequence[TrainTable], bags: Bags) -> tuple[Tensor, Any]:
 
 
 def backward(
-    tables: Sequence[TrainTable], bags: Bags, saved: Any, grad: Tensor, want_weights: bool
+    tables: Sequence[TTTable], bags: Bags, saved: Any, grad: Tensor, want_weights: bool
 ) -> tuple[list[TableGradients], Tensor | None]:
     """Gradients of every table, and of the weights (L,) where wanted, for `grad` (batch, sum of dims)."""
     del saved  # nothing is kept: the rows are made again under autograd
@@ -139,7 +139,7 @@ def backward(
 
 @torch.enable_grad()
 def _table_backward(
-    table: TrainTable, bags: Bags, grad: Tensor, want_weights: bool
+    table: TTTable, bags: Bags, grad: Tensor, want_weights: bool
 ) -> tuple[TableGradients, Tensor | None]:
     ids, inverse = torch.unique(bags.indices, return_inverse=True)
     first, second, third = (core.detach().requires_grad_() for core in table.cores)

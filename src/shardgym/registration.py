@@ -3,9 +3,9 @@
 import gymnasium as gym
 
 ENTRY_POINTS = {
-    "shardgym/TablePlacement-v0": "shardgym.envs.placement:TablePlacement",
-    "shardgym/TableSharding-v0": "shardgym.envs.sharding:TableSharding",
-    "shardgym/FormatPlacement-v0": "shardgym.envs.format_placement:FormatPlacement",
+    "shardgym/TablePlacement-v0": "shardgym.envs:TablePlacement",
+    "shardgym/TableSharding-v0": "shardgym.envs:TableSharding",
+    "shardgym/FormatPlacement-v0": "shardgym.envs:FormatPlacement",
 }
 """Class of each id; its vector twin is named the same with `Vector` behind."""
 

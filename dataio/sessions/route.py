@@ -1,0 +1,87 @@
+"""Routing a log by session id (RecD's O1): every session's samples end in one partition, whatever file they were in."""
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardgym.dataio.sessions.log import LogPiece, SessionLog
+
+ORDER_COLUMNS = ("__file", "__row")
+"""Where a routed sample came from: what breaks ties of session and time."""
+
+
+def partition_of(sessions: pa.Array, partitions: int, rows: np.ndarray) -> np.ndarray:
+    """The partition of each session id (N,), the same on every machine and in every version.
+
+    Args:
+        sessions: whole numbers or text.
+        partitions: how many there are.
+        rows: (N,) row numbers; a null id is spread by its row, being a session of its own.
+    """
+    hashed = _mix(rows.astype(np.uint64))
+    valid = sessions.is_valid().to_numpy(zero_copy_only=False)
+    known = sessions.drop_null()
+    if pa.types.is_integer(sessions.type):
+        unsigned = pa.types.is_unsigned_integer(sessions.type)
+        hashed[valid] = _mix(known.to_numpy().astype(np.uint64 if unsigned else np.int64).astype(np.uint64))
+    else:
+        encoded = known.dictionary_encode()
+        digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in encoded.dictionary.to_pylist())
+        table = np.frombuffer(b"".join(digests), dtype="<u8")
+        hashed[valid] = table[encoded.indices.to_numpy()]
+    return (hashed % np.uint64(partitions)).astype(np.int64)
+
+
+def _mix(words: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64 (Steele et al., 2014): neighbouring ids land far apart."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def route_piece(log: SessionLog, piece: LogPiece, partitions: int, folder: Path) -> None:
+    """Write one piece's samples to `folder/PARTITION.parquet`; the folder appears whole or not at all.
+
+    Args:
+        log: the log that the piece is of.
+        piece: which row groups to route.
+        partitions: how many partitions there are.
+        folder: where to write; when it is there already, nothing is done.
+
+    Raises:
+        InputError: the piece holds samples that cannot be read (`SessionLog.batches`).
+    """
+    if folder.exists():
+        return
+    temporary = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    writers: dict[int, pq.ParquetWriter] = {}
+    try:
+        for row, batch in log.batches(piece):
+            rows = np.arange(row, row + batch.num_rows)
+            batch = batch.append_column(ORDER_COLUMNS[0], pa.array(np.full(rows.size, piece.file)))
+            batch = batch.append_column(ORDER_COLUMNS[1], pa.array(rows))
+            for partition, part in _split(batch, partition_of(batch.column(log.schema.session), partitions, rows)):
+                if partition not in writers:
+                    path = temporary / f"{partition:05d}.parquet"
+                    writers[partition] = pq.ParquetWriter(path, batch.schema, compression="lz4", use_dictionary=False)
+                writers[partition].write_batch(part)
+    finally:
+        for writer in writers.values():
+            writer.close()
+    temporary.replace(folder)
+
+
+def _split(batch: pa.RecordBatch, partition: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
+    order = np.argsort(partition, kind="stable")
+    ordered = batch.take(pa.array(order))
+    present, starts = np.unique(partition[order], return_index=True)
+    for number, start, end in zip(present.tolist(), starts, [*starts[1:], len(order)]):
+        yield number, ordered.slice(start, end - start)

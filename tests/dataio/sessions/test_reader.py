@@ -1,0 +1,273 @@
+"""The reader hands out every sample as it was logged, and resumes at any batch under any number of workers."""
+
+import pickle
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardgym.dataio.sessions.batch import SessionBatch
+from shardgym.dataio.sessions.cluster import ClusterSettings, cluster
+from shardgym.dataio.sessions.order import ReadOrder, RowGroup, served
+from shardgym.dataio.sessions.reader import SessionDataset, SessionLoader
+from shardgym.dataio.sessions.synthetic import LogSpec
+from shardgym.dataio.sessions.synthetic import write_log as write_generated
+from shardgym.dataio.sessions.transforms import Clamp, Truncate, transformed
+from shardgym.embeddings.jagged.inverse_keyed import InverseKeyedJaggedTensor
+from shardgym.embeddings.jagged.partial_inverse import PartialInverseKeyedJaggedTensor
+from shardgym.problem.errors import InputError
+from tests.dataio.sessions.reference import SCHEMA, by_session, logs, write_log
+from tests.dataio.sessions.test_log import ROW
+
+pytest.importorskip("duckdb", reason="clustering needs the extra `sessions`")
+
+TIMED = ("timestamp", "click", "price")
+
+
+@pytest.fixture(scope="module")
+def clustered(tmp_path_factory):
+    """About 960 samples in 11 row groups of 3 parts."""
+    folder = tmp_path_factory.mktemp("sessions")
+    write_generated(LogSpec(sessions=120, samples_per_session=8, concurrent=20), folder / "log")
+    cluster(folder / "log", folder / "out", settings=ClusterSettings(partitions=3, row_group_samples=90))
+    return folder / "out"
+
+
+def rows_of(batch):
+    """The samples of a batch as dicts, the session left out."""
+    features = {key: [row.tolist() for row in lists.to_dense()] for key, lists in batch.features.to_dict().items()}
+    columns = {name: column.tolist() for name, column in batch.samples.items()}
+    return [
+        {name: values[at] for name, values in {**columns, **features}.items()} for at in range(batch.features.stride())
+    ]
+
+
+def validated(batch):
+    """The batch once its invariants are checked."""
+    features = batch.features
+    type(features)(features.groups, features.keys())
+    return batch
+
+
+def fingerprint(batch):
+    return batch.features.stride(), batch.buffer.numpy().tobytes()
+
+
+@settings(max_examples=40)
+@given(logs(), st.integers(1, 5), st.integers(1, 3), st.booleans(), st.integers(1, 3))
+def test_batches_hold_every_sample_once(files, batch_size, window, shuffle, longest):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_log(folder / "log", files)
+        chosen = ClusterSettings(partitions=1, row_group_samples=4, longest_session=longest)
+        cluster(folder / "log", folder / "out", SCHEMA, chosen)
+        dataset = SessionDataset(
+            folder / "out",
+            batch_size,
+            drop_last=False,
+            shuffle_window=window,
+            shuffle=shuffle,
+            samples=TIMED,
+        )
+        batches = [validated(batch) for batch in dataset]
+        expected = by_session([row for rows in files for row in rows])
+        expected = [{name: value for name, value in row.items() if name != "session_id"} for row in expected]
+        found = [row for batch in batches for row in rows_of(batch)]
+        if window == 1 and not shuffle:
+            known = sum(row["session_id"] is not None for rows in files for row in rows)
+            assert found[len(found) - known :] == expected[len(expected) - known :]
+        assert sorted(map(repr, found)) == sorted(map(repr, expected))
+        assert all(batch.features.stride() == batch_size for batch in batches[:-1])
+        assert len(dataset) == len(batches)
+
+
+def test_batches_are_deduplicated_without_hashing_and_hold_one_tensor(clustered):
+    dataset = SessionDataset(clustered, 256)
+    batch = next(iter(dataset))
+    assert isinstance(batch.features, PartialInverseKeyedJaggedTensor)
+    assert batch.features.factor() > 3
+    plain = batch.features.to_kjt().size_in_bytes()
+    assert batch.size_in_bytes() < plain / 2.5
+    exact = InverseKeyedJaggedTensor.from_kjt(batch.features.to_kjt(), [["user_tags", "user_follows"]])
+    (group,) = (each for each in batch.features.groups if each.keys == ("user_tags", "user_follows"))
+    assert group.unique_rows() == exact.groups[0].unique_rows(), "as few unique lists as hashing finds"
+    copied = pickle.loads(pickle.dumps(batch))
+    assert copied.features.equal(batch.features)
+    assert copied.buffer.numel() == batch.buffer.numel() == batch.size_in_bytes()
+    assert copied.features.tensors()[0].data_ptr() == copied.buffer.data_ptr(), "views, not copies"
+
+
+def test_batches_may_be_written_to_without_a_warning_or_a_trace(clustered):
+    untouched = [fingerprint(batch) for batch in SessionDataset(clustered, 100)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for batch, expected in zip(SessionDataset(clustered, 100), untouched):
+            assert fingerprint(batch) == expected
+            for tensor in (*batch.features.tensors(), *batch.samples.values()):
+                tensor.zero_()
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("window", [1, 3])
+def test_resume_at_every_batch_of_an_epoch(clustered, workers, window):
+    def reading():
+        dataset = SessionDataset(clustered, 64, shuffle=True, shuffle_window=window, seed=5, drop_last=False)
+        return SessionLoader(dataset, workers, persistent_workers=False)
+
+    loader = reading()
+    states, seen = [loader.state_dict()], []
+    for batch in loader:
+        seen.append(fingerprint(batch))
+        states.append(loader.state_dict())
+    assert len(seen) == len(loader) > 14
+    following = [fingerprint(batch) for batch in loader]
+    assert following != seen, "a new order in the next epoch"
+    resumed = reading()
+    for at, state in enumerate(states):
+        resumed.load_state_dict(pickle.loads(pickle.dumps(state)))
+        batches = iter(resumed)
+        wanted = seen[at:] if at < len(seen) else following
+        for batch in wanted if workers == 0 else wanted[:3]:
+            assert fingerprint(next(batches)) == batch
+        del batches
+
+
+def test_a_resumed_epoch_runs_to_its_end_and_on(clustered):
+    def reading():
+        return SessionLoader(SessionDataset(clustered, 64, shuffle=True), 2)
+
+    whole = reading()
+    two_epochs = [fingerprint(batch) for _ in range(2) for batch in whole]
+    first = reading()
+    for _, _batch in zip(range(5), first):
+        pass
+    second = reading()
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict() == first.state_dict()
+    second.dataset.set_epoch(0)
+    assert [fingerprint(batch) for _ in range(2) for batch in second] == two_epochs[5:]
+
+
+def test_a_state_of_another_reading_is_refused(clustered):
+    saved = SessionDataset(clustered, 64)
+    next(iter(saved))
+    state = saved.state_dict()
+    with pytest.raises(InputError, match="batch_size was 64 and is 32"):
+        SessionDataset(clustered, 32).load_state_dict(state)
+    with pytest.raises(InputError, match="version 7 is not 1"):
+        saved.load_state_dict(state | {"version": 7})
+    loader = SessionLoader(SessionDataset(clustered, 64), 2)
+    loader.load_state_dict(state)
+    with pytest.raises(InputError, match="with 1 workers, not 2"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ranks_share_the_samples(clustered, workers):
+    def rows(world, drop_last):
+        read = []
+        for rank in range(world):
+            dataset = SessionDataset(
+                clustered, 50, rank=rank, world_size=world, drop_last=drop_last, samples=("timestamp", "item_id")
+            )
+            loader = SessionLoader(dataset, workers - 1)
+            read.append([row for batch in loader for row in zip(*(batch.samples[n].tolist() for n in batch.samples))])
+        return read
+
+    (alone,) = rows(1, drop_last=False)
+    shared = rows(2, drop_last=False)
+    assert sorted(alone) == sorted(shared[0] + shared[1])
+    even = rows(2, drop_last=True)
+    assert len(even[0]) == len(even[1]) > 0.8 * min(map(len, shared))
+
+
+def test_what_does_not_fit_is_said(clustered, tmp_path):
+    with pytest.raises(InputError, match="row groups cannot be shared by 99 ranks"):
+        SessionDataset(clustered, 8, rank=0, world_size=99)
+    with pytest.raises(InputError, match="feature 'likes' is not in the log"):
+        SessionDataset(clustered, 8, features=["likes"])
+    with pytest.raises(InputError, match="no feature 'likes' is read"):
+        SessionDataset(clustered, 8, transforms={"likes": [Clamp(0, 1)]})
+    with pytest.raises(InputError, match="batch_size is 0"):
+        SessionDataset(clustered, 0)
+    with pytest.raises(InputError, match="rank is 2 of world_size 2"):
+        SessionDataset(clustered, 8, rank=2, world_size=2)
+    with pytest.raises(InputError, match=r"no _manifest\.json here"):
+        SessionDataset(tmp_path, 8)
+
+
+def test_missing_truncated_and_corrupt_parts_are_named(tmp_path):
+    write_log(tmp_path / "log", [[ROW | {"timestamp": at, "a": [at] * 50} for at in range(40)]])
+    cluster(tmp_path / "log", tmp_path / "out", SCHEMA)
+    (part,) = (tmp_path / "out").glob("part-*.parquet")
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-9])
+    with pytest.raises(InputError, match=rf"part-00000\.parquet: has {len(whole) - 9} bytes where {len(whole)}"):
+        SessionDataset(tmp_path / "out", 8)
+    broken = bytearray(whole)
+    broken[4:300] = bytes(296)
+    part.write_bytes(broken)
+    with pytest.raises(InputError, match=r"part-00000\.parquet: row group 0 is corrupt"):
+        list(SessionDataset(tmp_path / "out", 8))
+    part.write_bytes(bytes(len(whole)))
+    with pytest.raises(InputError, match=r"part-00000\.parquet: not a whole Parquet file"):
+        list(SessionDataset(tmp_path / "out", 8))
+    part.unlink()
+    with pytest.raises(InputError, match=r"part-00000\.parquet: is missing"):
+        SessionDataset(tmp_path / "out", 8)
+
+
+def test_some_features_and_transforms_are_as_on_the_whole(clustered):
+    whole = [batch.features.to_kjt() for batch in SessionDataset(clustered, 100)]
+    chosen = ["watched_authors", "user_tags"]
+    transforms = {"watched_authors": [Truncate(7)], "user_tags": [Clamp(5, 50)]}
+    some = SessionDataset(clustered, 100, features=chosen, samples=(), transforms=transforms)
+    for plain, batch in zip(whole, some):
+        assert sorted(batch.features.keys()) == sorted(chosen)
+        assert batch.samples == {}
+        expected = transformed(plain.select(batch.features.keys()), transforms)
+        assert validated(batch).features.to_kjt().equal(expected)
+
+
+def test_a_wider_shuffle_window_costs_deduplication(clustered):
+    factors = []
+    for window in (1, 2, 8):
+        batches = list(SessionDataset(clustered, 64, shuffle_window=window))
+        factors.append(np.mean([batch.features.factor() for batch in batches]))
+    assert factors[0] > factors[1] > factors[2]
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.data())
+def test_turns_are_served_as_a_plain_walk_does(counts, data):
+    turns = []
+    left = list(counts)
+    while any(left):
+        for worker in range(len(counts)):
+            if left[worker]:
+                turns.append(worker)
+                left[worker] -= 1
+    consumed = data.draw(st.integers(0, len(turns)))
+    done, turn = served(counts, consumed)
+    assert done == [turns[:consumed].count(worker) for worker in range(len(counts))]
+    if consumed < len(turns):
+        assert turn == turns[consumed]
+
+
+def test_shards_are_disjoint_and_whole():
+    order = ReadOrder(tuple(RowGroup(0, n, n + 1) for n in range(13)), 2, world_size=3, shuffle=True, seed=1)
+    for epoch in range(2):
+        held = [group for rank in range(3) for w in range(2) for group in order.shard(epoch, rank, w, 2)]
+        assert sorted(group.number for group in held) == list(range(13))
+    assert order.shard(0, 0, 0, 1) != order.shard(1, 0, 0, 1)
+
+
+def test_a_batch_of_nothing_packs():
+    batch = SessionBatch(InverseKeyedJaggedTensor([], stride=0), {"label": torch.zeros(0)})
+    dataset_batch = pickle.loads(pickle.dumps(batch))
+    assert dataset_batch.features.stride() == 0
+    assert dataset_batch.samples["label"].shape == (0,)
