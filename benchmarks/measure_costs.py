@@ -69,7 +69,7 @@ def measure_volumes(out: Path, devices: int, seconds: float) -> int:
             yield asked[-1]
             start = start or time.monotonic()  # the processes take a while to come up
 
-    measured = [*measure_exchanges(devices, until_late())]
+    measured = [*measure_exchanges(devices, (volumes.sent() for volumes in until_late()))]
     hardware = this_hardware()
     new = [AllToAllSample.of(volumes, times, hardware) for volumes, times in zip(asked, measured)]
     write_exchanges(file, [*held, *new])

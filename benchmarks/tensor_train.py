@@ -16,9 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import tensor_train_accuracy as accuracy
-from benchmarks import tensor_train_data as real
-from benchmarks import tensor_train_speed as speed
+from benchmarks import tensor_train_accuracy as accuracy, tensor_train_data as real, tensor_train_speed as speed
 
 THREADS = 2
 RANKS = {"kuairand": (16, 8), "ml100k": (8, 4)}

@@ -5,7 +5,9 @@ Cost models
     that comes with the package, and what it was fitted on.
     `LearnedCost`: a fitted network, `LearnedCost.load(path)`. `OutOfRangeWarning`: what it says beyond its ranges.
     `RooflineCost(machine)` with `A100`, `H100`, `H200`, `CPU_CORE` or your own `Machine`: analytic.
-    `AdditiveCost`, `DreamShardCost`: baselines. `SummedCostModel`: subclass it for your own.
+    `AdditiveCost`, `DreamShardCost`: baselines.
+    `SummedCostModel`: subclass it for your own: what each table adds, what one device computes, and an `Exchange` of
+    all devices together (`PhysicalExchange`, `NoExchange`, or your own).
 
 Measuring
     `Meter(device, timing=Timing(...))` times a group of tables; `measure_design(design, folder, meter, seconds)` many,

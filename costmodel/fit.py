@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from shardgym.costmodel.learned import LearnedCost
-from shardgym.costmodel.measuring.all_to_all_samples import AllToAllSample
 from shardgym.costmodel.measuring.samples import GroupSample
-from shardgym.costmodel.networks.all_to_all_network import ExchangeNetwork, exchange_inputs, train_exchange
 from shardgym.costmodel.networks.training import FitOptions, packed, train
 from shardgym.costmodel.pricing.additive import AdditiveCost, fit_coefficients, work
 from shardgym.costmodel.pricing.ranges import Ranges
@@ -63,8 +61,8 @@ def predicted_phases(model: SummedCostModel, samples: Sequence[GroupSample]) -> 
     phases = []
     for sample in samples:
         task = Task(sample.tables, device_memory=(2**62,), batch_size=sample.batch_size)
-        cost = model.costs(task, np.zeros((1, len(sample.tables)), dtype=int))
-        phases.append((cost.phase("forward")[0, 0], cost.phase("backward")[0, 0]))
+        states = model.table_states(task).sum(axis=0, dtype=np.float64)
+        phases.append(model.device_ms(states, task))
     return np.array(phases, dtype=np.float64)
 
 
@@ -81,19 +79,3 @@ def phase_errors(model: SummedCostModel, samples: Sequence[GroupSample]) -> dict
         name: PhaseError(float(np.median(np.abs(p - m) / m)), float(kendalltau(p, m).statistic))
         for name, (p, m) in columns.items()
     }
-
-
-def fit_exchange(samples: Sequence[AllToAllSample], epochs: int = 150, seed: int = 0) -> ExchangeNetwork:
-    """Train one network on all-to-alls of any numbers of devices."""
-    most = max(len(sample.dims) for sample in samples)
-    parts = []
-    for sample in samples:
-        volumes, others = exchange_inputs(np.array(sample.dims, dtype=float), np.array(sample.batch_size))
-        times = torch.tensor([sample.forward_ms, sample.backward_ms]).T  # (D, 2)
-        # Smaller all-to-alls repeat devices to fill up: they are all of one size then, and weigh the same.
-        filled = torch.arange(most) % len(sample.dims)
-        parts.append((volumes[filled], others[filled], times[filled]))
-    volumes, others, times = (torch.stack(column) for column in zip(*parts))
-    network = train_exchange(volumes, others, times.float(), epochs=epochs, seed=seed)
-    network.devices.copy_(torch.tensor([min(len(sample.dims) for sample in samples), most]))
-    return network

@@ -1,5 +1,7 @@
 """What an episode decided, as a task and a placement."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -49,7 +51,7 @@ class Decisions:
         parts: list[TableSpec] = []
         for row in self._rows():
             parts += encoded.option(row, int(self._chosen[row])).parts()
-        return Task(tuple(parts), encoded.task.device_memory, encoded.task.batch_size, encoded.task.name)
+        return replace(encoded.task, tables=tuple(parts))
 
     def placement(self) -> Placement:
         """A device for each table of `task()`."""

@@ -29,7 +29,8 @@ class EncodedTask:
         rules: give the options of a table.
         features: (C, T, F) of one piece.
         states: (C, T, H) what one piece adds to its device's state.
-        single_table_costs: (C, T) ms, predicted cost of one piece alone on a device.
+        volumes: (C, T, V) what one piece adds to what its device sends.
+        single_table_costs: (C, T) ms, predicted step with one piece alone, on a device.
         bytes: (C, T) memory of one piece.
         memory: (C, T) the same as a share of the task's largest device.
         pieces: (C, T) pieces to place, 0 where the table lacks the option.
@@ -43,6 +44,7 @@ class EncodedTask:
     rules: Rules
     features: NDArray[np.float32]
     states: NDArray[np.float32]
+    volumes: NDArray[np.float64]
     single_table_costs: NDArray[np.float32]
     bytes: NDArray[np.int64]
     memory: NDArray[np.float32]
@@ -81,20 +83,21 @@ def encode(task: Task, rules: Rules, cost_model: SummedCostModel, order: str) ->
         order=by,
         rules=rules,
         features=np.stack([table_features(v.tables, v.batch_size) for v in variants])[:, by],
-        states=np.stack([cost_model.table_states(v) for v in variants])[:, by].astype(np.float32),
+        states=np.stack([cost_model.table_states(v) for v in variants])[:, by],
+        volumes=np.stack([cost_model.table_volumes(v) for v in variants])[:, by],
         single_table_costs=single_table_costs[:, by],
         bytes=table_bytes[:, by],
         memory=(table_bytes[:, by] / max(task.device_memory)).astype(np.float32),
         pieces=pieces[:, by],
         price=price[:, by],
         budget=rules.budget(task),
-        worst_ms=float((single_table_costs * pieces).max(axis=0).sum()),
+        worst_ms=float((single_table_costs * pieces).max(axis=0).sum() / min(1.0, task.speeds.min())),
     )
 
 
 def _variant(task: Task, row: Sequence[Option | None]) -> Task:
     """The task with one piece of each table under an option."""
-    return Task(tuple(option.piece for option in row if option), task.device_memory, task.batch_size, task.name)
+    return replace(task, tables=tuple(option.piece for option in row if option))
 
 
 def _placing_order(

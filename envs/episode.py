@@ -16,7 +16,7 @@ from shardgym.envs.encoding import EncodedTask
 from shardgym.envs.observation import PADDING, Layout
 from shardgym.envs.rewards import REWARD_PER_MS, IllegalActionError, failed_ms
 from shardgym.envs.table_options import ROUNDING
-from shardgym.problem.costs import PHASES
+from shardgym.problem.costs import COMPUTE, EXCHANGE, PHASES, StepCost
 from shardgym.problem.placements import UNPLACED
 
 
@@ -80,6 +80,7 @@ class Episode:
         self.memory_left = np.full(layout.max_devices, -1, np.int64)  # -1: less than any table needs
         self.memory_left[:D] = encoded.task.device_memory
         self.sums = np.zeros((layout.max_devices, encoded.states.shape[-1]))
+        self.volumes = np.zeros((D, encoded.volumes.shape[-1]))
         self.costs = np.zeros((layout.max_devices, len(PHASES)), np.float32)
         self.tables = np.zeros((layout.max_tables, layout.features), np.float32)
         self.tables[:T] = encoded.features[0]
@@ -113,7 +114,7 @@ class Episode:
 
     def step_ms(self) -> float:
         """Predicted step latency of what is placed."""
-        return sum(self.costs.max(axis=0).tolist())
+        return float(StepCost(self.costs[: self.D]).step)
 
     def board(self) -> Board:
         """Where the episode stands; arrays are copies."""
@@ -167,7 +168,9 @@ class Episode:
         self.memory_left[device] -= encoded.bytes[option, row]
         sums = self.sums[device]
         sums += encoded.states[option, row]
-        self.costs[device] = self.cost_model.device_costs(sums.astype(np.float32)[None], encoded.task)[0]
+        self.volumes[device] += encoded.volumes[option, row]
+        self.costs[device, COMPUTE] = self.cost_model.device_ms(sums, encoded.task, np.array(device))
+        self.costs[: self.D, EXCHANGE] = self.cost_model.exchange.ms(self.volumes, encoded.task.topology)
         self.device_of[row * self.layout.max_pieces + self.piece] = device
         self.piece += 1
         if self.piece >= encoded.pieces[option, row]:

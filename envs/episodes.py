@@ -16,12 +16,9 @@ from shardgym.envs.observation import PADDING
 from shardgym.envs.rewards import REWARD_PER_MS, IllegalActionError, failed_ms
 from shardgym.envs.table_options import ROUNDING
 from shardgym.envs.task_store import NO_SLOT, TaskStore
-from shardgym.problem.costs import PHASES
+from shardgym.problem.costs import COMPUTE, EXCHANGE, PHASES, StepCost
 from shardgym.problem.placements import UNPLACED
 from shardgym.problem.tasks import Task
-
-ALL_PHASES = np.ones(len(PHASES))
-"""Sums (N, 4) phases in float64, faster than `sum` does."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,8 @@ class Episodes:
         self.budget = np.zeros(N)
         self.worst_ms = np.zeros(N)
         self.value_ms = np.zeros(N)
-        self.sums = np.zeros((N, D, 0))  # (N, D, H)
+        self.sums = np.zeros((N, D, 0))  # (N, D, H) states
+        self.volumes = np.zeros((N, D, 0))  # (N, D, V) what devices send
         self.costs = np.zeros((N, D, len(PHASES)), np.float32)
         self.exists = np.zeros((N, D), np.int8)
         self.legal = np.zeros((N, layout.actions), np.int8)
@@ -96,6 +94,7 @@ class Episodes:
         slots = np.array([store.take(task) for task in tasks])
         if self.sums.shape[-1] != store.rows.states.shape[-1]:
             self.sums = np.zeros((*self.sums.shape[:-1], store.rows.states.shape[-1]))
+            self.volumes = np.zeros((*self.sums.shape[:-1], store.volumes.shape[-1]))
         self.slot[rows] = slots
         self.tables_of[rows] = store.tables_of[slots]
         self.devices_of[rows] = store.devices_of[slots]
@@ -103,6 +102,7 @@ class Episodes:
         self.worst_ms[rows] = store.worst_ms[slots]
         self.row[rows] = self.piece[rows] = self.value_ms[rows] = 0
         self.sums[rows] = 0
+        self.volumes[rows] = 0
         self.costs[rows] = 0
         self.option[rows] = self.chosen[rows] = -1 if self.decides else 0
         padding = np.arange(self.layout.max_tables) >= self.tables_of[rows, None]  # (n, T)
@@ -150,7 +150,7 @@ class Episodes:
 
     def step_ms(self) -> NDArray[np.float64]:
         """(N,) predicted step latency of what is placed."""
-        return self.costs.max(axis=1) @ ALL_PHASES
+        return StepCost(self.costs).step
 
     def board(self, n: int) -> Board:
         """Where episode n stands; arrays are copies."""
@@ -209,7 +209,8 @@ class Episodes:
         slot, row, option = self.slot[rows], self.row[rows], self.option[rows]
         self.memory_left[rows, devices] -= self.store.bytes[slot, option, row]
         sums = self._add_states(rows * self.layout.max_devices + devices, self.store.index[slot, option, row])
-        self.costs[rows, devices] = self._predict(rows, sums.astype(np.float32))
+        self.volumes[rows, devices] += self.store.volumes[slot, option, row]
+        self._price(rows, devices, sums)
         if not self.decides:
             self.device_of[rows, row] = devices
             self.row[rows] = row + 1
@@ -243,18 +244,24 @@ class Episodes:
         shaped[rows, row] = self.store.rows.features[self.store.index[slot, options, row]]
         self.tables = tables
 
-    def _predict(self, rows: NDArray[np.int64], sums: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Costs of the devices that changed, (n, H) to (n, 4)."""
-        store, slots = self.store, self.slot[rows]
+    def _price(self, rows: NDArray[np.int64], devices: NDArray[np.int64], sums: NDArray[np.float64]) -> None:
+        """Price again what placing changed: the compute of one device, with sums (n, H), and the exchange."""
+        contexts = self.store.context[self.slot[rows]]
         if self._one_context:
-            return self.cost_model.device_costs(sums[:, None, :], store.encoded[self.slot[0]].task)[:, 0]
-        contexts = store.context[slots]
-        costs = np.empty((len(rows), len(PHASES)), np.float32)
+            self._price_alike(rows, devices, sums)
+            return
         for context in np.unique(contexts):
             here = np.flatnonzero(contexts == context)
-            task = store.encoded[slots[here[0]]].task
-            costs[here] = self.cost_model.device_costs(sums[here, None, :], task)[:, 0]
-        return costs
+            self._price_alike(rows[here], devices[here], sums[here])
+
+    def _price_alike(self, rows: NDArray[np.int64], devices: NDArray[np.int64], sums: NDArray[np.float64]) -> None:
+        """The same for episodes whose tasks agree in all that a price depends on beside the tables."""
+        task = self.store.encoded[self.slot[rows[0]]].task
+        compute = self.cost_model.device_ms(sums, task, devices)
+        exchange = self.cost_model.exchange.ms(self.volumes[rows, : task.devices], task.topology)
+        for k in range(2):
+            self.costs[rows, devices, COMPUTE[k]] = compute[:, k]
+            self.costs[rows, : task.devices, EXCHANGE[k]] = exchange[:, None, k]
 
     def _update_legal(self) -> None:
         """Which actions each episode may take now; none once it is complete or stuck."""
@@ -284,7 +291,7 @@ class Episodes:
         elif done.any():
             ended = self._all[done]
             value = np.zeros(self.count)
-            value[ended] = self.costs[ended].max(axis=1) @ ALL_PHASES
+            value[ended] = StepCost(self.costs[ended]).step
             self._fail(value, self._all[done & ~complete])
             reward[ended] = REWARD_PER_MS * value[ended]
         return reward

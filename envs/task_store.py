@@ -10,6 +10,7 @@ from shardgym.envs.encoding import EncodedTask
 from shardgym.envs.observation import Layout
 from shardgym.envs.table_rows import NOTHING, TableRows
 from shardgym.problem.tasks import Task
+from shardgym.problem.topology import Topology
 
 NO_SLOT = -1
 
@@ -34,6 +35,7 @@ class TaskStore:
         self.rows = TableRows(layout.features)
         self.index = np.full((0, C, T), NOTHING)  # row in `rows` of each table under each option
         self.single_table_costs = np.zeros((0, C, T), np.float32)
+        self.volumes = np.zeros((0, C, T, 0))  # V is known with the first task
         self.bytes = np.zeros((0, C, T), np.int64)
         self.memory = np.zeros((0, C, T), np.float32)  # shares of the task's largest device
         self.pieces = np.zeros((0, C, T), np.int64)
@@ -41,8 +43,10 @@ class TaskStore:
         self.device_memory = np.zeros((0, D), np.int64)
         self.tables_of, self.devices_of = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.budget, self.worst_ms = np.zeros(0), np.zeros(0)
-        self.context = np.zeros(0, np.int64)  # tasks of one number agree in all that device costs may depend on
-        self._contexts: dict[tuple[int, int], int] = {}
+        self.context = np.zeros(
+            0, np.int64
+        )  # tasks of one number agree in all that a price depends on beside the tables
+        self._contexts: dict[tuple[int, int, Topology | None], int] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -86,7 +90,9 @@ class TaskStore:
 
     def _fill(self, slot: int, encoded: EncodedTask) -> None:
         T, task = len(encoded.order), encoded.task
-        for name in ("single_table_costs", "bytes", "memory", "pieces", "price"):
+        if self.volumes.shape[-1] != encoded.volumes.shape[-1]:
+            self.volumes = np.zeros((*self.bytes.shape, encoded.volumes.shape[-1]))
+        for name in ("single_table_costs", "volumes", "bytes", "memory", "pieces", "price"):
             padded = getattr(self, name)[slot]
             padded[:] = 0
             padded[:, :T] = getattr(encoded, name)
@@ -94,7 +100,9 @@ class TaskStore:
         self.budget[slot], self.worst_ms[slot] = encoded.budget, encoded.worst_ms
         self.device_memory[slot] = -1  # less than any table needs, where there is no device
         self.device_memory[slot, : task.devices] = task.device_memory
-        self.context[slot] = self._contexts.setdefault((task.batch_size, task.devices), len(self._contexts))
+        self.context[slot] = self._contexts.setdefault(
+            (task.batch_size, task.devices, task.topology), len(self._contexts)
+        )
         self._fill_rows(slot, encoded)
         kept = encoded.without_tables()
         if slot == len(self.encoded):

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shardgym.envs.episode import Board
-from shardgym.problem.costs import PHASES
+from shardgym.problem.costs import PHASES, StepCost
 
 WIDTH, HEIGHT = 640, 400
 MARGIN, HEADER, FOOTER, MEMORY_HEIGHT = 12, 44, 18, 70
@@ -59,7 +59,7 @@ class Viewer:
     def title(self, board: Board) -> str:
         """The table in hand, and the step latency so far."""
         encoded, row, option = board.encoded, board.row, board.option
-        step, count = float(board.costs.max(axis=0).sum()), len(board.chosen)
+        step, count = float(StepCost(board.costs).step), len(board.chosen)
         head = f"{encoded.task.name}: {row} of {count} tables placed, step {step:.2f} ms"
         if row == count:
             return head

@@ -1,7 +1,9 @@
 """How good a placement can be at best: lower bounds of the step that can be checked without trusting who made them.
 
-All start from floors: ms that a table adds to its device whatever is beside it (`SummedCostModel.table_floors`), and
-ms that a device in use takes on top. Three arguments bound a phase; the largest counts:
+The exchange is bounded by itself (`Exchange.floor`: volumes spread evenly, but for the largest table's). The compute
+phases start from floors: ms that a table adds to its device whatever is beside it (`SummedCostModel.table_floors`), and
+ms that a device in use takes on top, all at the speed of the fastest device. Three arguments bound a phase; the largest
+counts:
 
 - sharing: peaks of the phases are at least any weighted mean over devices of their floors. The weights, with a price
   on each device's memory, are the multipliers of a linear program; ANY multipliers give a valid bound, so that a
@@ -18,7 +20,6 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, hstack, vstack
 
 from shardgym.costmodel.pricing.summed import SummedCostModel
-from shardgym.problem.costs import PHASES
 from shardgym.problem.faces import public
 from shardgym.problem.tasks import Task
 
@@ -31,7 +32,7 @@ class Multipliers:
     """What proves the sharing bound.
 
     Args:
-        weights: (D, 4), non-negative, each column summing to 1 at most.
+        weights: (D, 2), of forward and backward, non-negative, each column summing to 1 at most.
         prices: (D,) ms a byte of each device's memory, non-negative.
     """
 
@@ -41,7 +42,7 @@ class Multipliers:
     @classmethod
     def even(cls, devices: int) -> "Multipliers":
         """The mean over devices, memory free."""
-        return cls(np.full((devices, len(PHASES)), 1 / devices), np.zeros(devices))
+        return cls(np.full((devices, 2), 1 / devices), np.zeros(devices))
 
 
 @public("shardgym.agents")
@@ -50,14 +51,16 @@ class Bound:
     """A lower bound of a task's step.
 
     Args:
-        ms: the bound.
+        ms: the bound, the exchange included.
+        exchange: of the collectives, ms.
         sharing: the linear program's argument, ms.
-        phases: the peaks of the phases, each bounded by sharing evenly, its costliest table, and its costliest pair.
+        phases: the peaks of the compute phases, each bounded by sharing evenly, its costliest table and costliest pair.
         device: the costliest device, bounded by the costliest table and pair over all phases.
         multipliers: of the first.
     """
 
     ms: float
+    exchange: float
     sharing: float
     phases: float
     device: float
@@ -66,7 +69,7 @@ class Bound:
 
 def lower_bound(task: Task, cost_model: SummedCostModel) -> Bound:
     """Bound the step from below. Zero says nothing; models that know no floors still have the costliest table."""
-    floors = cost_model.table_floors(task).astype(np.float64)
+    floors = _floors(task, cost_model)
     even = Multipliers.even(task.devices)
     best = even
     binding = task.table_bytes.sum() > 0.5 * sum(task.device_memory) or len(set(task.device_memory)) > 1
@@ -79,19 +82,26 @@ def lower_bound(task: Task, cost_model: SummedCostModel) -> Bound:
 
 def bound_with(task: Task, cost_model: SummedCostModel, multipliers: Multipliers) -> Bound:
     """The bound that given multipliers prove: what a certificate is checked with."""
-    floors = cost_model.table_floors(task).astype(np.float64)
-    launch = cost_model.launch_floor(task).astype(np.float64)
-    alone = cost_model.device_costs(cost_model.table_states(task)[:, None, :], task)[:, 0].astype(np.float64)  # (T, 4)
+    floors, fastest = _floors(task, cost_model), float(task.speeds.max())
+    launch = cost_model.launch_floor(task).astype(np.float64) / fastest
+    states = cost_model.table_states(task)
+    alone = cost_model.compute_ms(states, task).astype(np.float64) / fastest  # (T, 2)
+    exchange = float(cost_model.exchange.floor(cost_model.table_volumes(task), task.devices, task.topology).sum())
     sharing = float(launch.sum()) + sharing_bound(task, floors, multipliers)
     # Each phase's peak is bounded by itself, by the argument that is strongest there.
-    even = cost_model.total_floor(task) / task.devices
-    shared = launch + np.maximum(even, _pair(floors, task.devices))  # (4,)
+    even = cost_model.total_floor(task) / fastest / task.devices
+    shared = launch + np.maximum(even, _pair(floors, task.devices))  # (2,)
     phases = float(np.maximum(alone.max(axis=0), shared).sum())
     # The step is no less than the slowest device's own sum of phases.
     total = floors.sum(axis=1, keepdims=True)  # (T, 1)
     device = max(float(alone.sum(axis=1).max()), float(launch.sum() + _pair(total, task.devices)[0]))
-    safe = 1 - 1e-6  # floors are float32
-    return Bound(safe * max(sharing, phases, device), sharing, phases, device, multipliers)
+    safe = 1 - 1e-6  # prices are float32
+    return Bound(safe * (exchange + max(sharing, phases, device)), exchange, sharing, phases, device, multipliers)
+
+
+def _floors(task: Task, cost_model: SummedCostModel) -> NDArray[np.float64]:
+    """(T, 2) ms that each table adds to the compute of whatever device it is on."""
+    return cost_model.table_floors(task).astype(np.float64) / float(task.speeds.max())
 
 
 def sharing_bound(task: Task, floors: NDArray[np.float64], multipliers: Multipliers) -> float:

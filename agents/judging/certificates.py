@@ -20,6 +20,7 @@ from shardgym.problem.faces import public
 from shardgym.problem.files import read_json, write_json
 from shardgym.problem.placements import Placement
 from shardgym.problem.tasks import Task
+from shardgym.problem.topology import topology_to_record
 
 FILE_KIND = "shardgym certificate 2"
 TOLERANCE = 1e-4
@@ -99,7 +100,7 @@ def check(certificate: Certificate, task: Task, cost_model: SummedCostModel) -> 
             f"certificate: it says {certificate.step_ms:.6g} ms and the placement costs {step:.6g}; do not trust it"
         )
     weights, prices = certificate.multipliers.weights, certificate.multipliers.prices
-    if weights.shape != (task.devices, 4) or prices.shape != (task.devices,):
+    if weights.shape != (task.devices, 2) or prices.shape != (task.devices,):
         raise InputError(f"certificate: its multipliers are not of {task.devices} devices; do not trust it")
     if not (np.isfinite(weights).all() and np.isfinite(prices).all()):
         raise InputError("certificate: its multipliers are not finite; do not trust it")
@@ -113,7 +114,12 @@ def check(certificate: Certificate, task: Task, cost_model: SummedCostModel) -> 
 
 def fingerprint(task: Task) -> str:
     """A digest of all that a task's costs depend on; its name left out."""
-    content = [[asdict(table) for table in task.tables], list(task.device_memory), task.batch_size]
+    content = [
+        [asdict(table) for table in task.tables],
+        list(task.device_memory),
+        task.batch_size,
+        topology_to_record(task.topology),
+    ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

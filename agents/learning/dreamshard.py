@@ -28,7 +28,10 @@ from shardgym.agents.learning.dreamshard_policy import NO_TIME, DreamShardPolicy
 from shardgym.agents.learning.training import TrainingOptions, policy_loss, roll_out
 from shardgym.agents.planners.construction import CostedTask
 from shardgym.agents.planners.planner import Measure
+from shardgym.costmodel.exchange_fit import AllToAlls, fit_all_to_alls
 from shardgym.costmodel.networks.training import Packed
+from shardgym.costmodel.pricing.exchange import Direction, PhysicalExchange, sent_bytes
+from shardgym.problem.costs import COMPUTE, EXCHANGE, StepCost
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
 from shardgym.problem.placements import Placement
@@ -192,6 +195,7 @@ class DreamShard(BaseAlgorithm):
         measured = measured_devices(self.measurements)
         if self.iterations == 0:
             self.policy.begin(measured)
+        self.policy.set_exchange(measured_exchange(self.measurements))
         losses = []
         for _ in range(self.schedules.cost_steps):
             chosen = torch.randint(len(measured), (self.schedules.cost_batch,), generator=self._generator)
@@ -220,7 +224,7 @@ class DreamShard(BaseAlgorithm):
     def _log(self) -> None:
         self.logger.record("time/iterations", self.iterations)
         self.logger.record("measured/placements", len(self.measurements))
-        recent = [m.phases.max(axis=0).sum() for m in self.measurements[-self.schedules.measured :]]
+        recent = [StepCost(m.phases).step for m in self.measurements[-self.schedules.measured :]]
         self.logger.record("measured/step_ms", float(np.mean(recent)))
         if self.ep_info_buffer:
             episodes: deque[Any] = self.ep_info_buffer
@@ -240,14 +244,32 @@ def _cost_model_of(env: Any) -> Measure:
 
 
 def measured_devices(measurements: list[Measurement]) -> Packed:
-    """The tables on each used device of each measurement, and its four phases, ms."""
+    """The tables on each used device of each measurement, and what it computed, ms."""
     features, sizes, targets = [], [], []
     for measured in measurements:
-        all_features, device_of = raw_features(measured.task), np.array(measured.placement.device_of)
+        all_features, device_of = raw_features(measured.task), measured.placement.array()
         for device in np.unique(device_of):
             features.append(all_features[torch.from_numpy(device_of == device)])
             sizes.append(int((device_of == device).sum()))
-            targets.append(np.maximum(measured.phases[device], NO_TIME))
+            targets.append(np.maximum(measured.phases[device, COMPUTE], NO_TIME))
     if not features:
         raise InputError("DreamShard: nothing was measured; let schedules.measured be at least 1")
     return Packed(torch.cat(features), torch.tensor(sizes), torch.from_numpy(np.array(targets, dtype=np.float32)))
+
+
+def measured_exchange(measurements: list[Measurement]) -> PhysicalExchange:
+    """The exchange fitted to the measured collectives, each over with its slowest device."""
+    groups = []
+    for devices in sorted({m.task.devices for m in measurements} - {1}):
+        of_size = [m for m in measurements if m.task.devices == devices]
+        sent = np.array([_sent(m) for m in of_size])  # (N, D)
+        ms = np.maximum([m.phases[:, EXCHANGE].max(axis=0) for m in of_size], NO_TIME)
+        groups.append(AllToAlls(devices, sent.sum(axis=1), sent.max(axis=1), ms, np.zeros((len(of_size), 2, 0))))
+    return fit_all_to_alls(groups)[0] if groups else PhysicalExchange(Direction(), Direction())
+
+
+def _sent(measured: Measurement) -> NDArray[np.float64]:
+    """Bytes that each device sent, (D,)."""
+    task = measured.task
+    sent = np.array([sent_bytes(table, task.batch_size) for table in task.tables], dtype=np.float64)
+    return np.bincount(measured.placement.array(), sent, minlength=task.devices)

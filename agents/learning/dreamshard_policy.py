@@ -16,37 +16,44 @@ from torch import Tensor
 from shardgym.agents.learning.policy_network import Decision, PlacementPolicy
 from shardgym.costmodel.networks.cost_network import CostNetwork
 from shardgym.costmodel.networks.training import Packed, additive_part
+from shardgym.costmodel.pricing.exchange import OUTPUT_BYTES, Direction, PhysicalExchange
 from shardgym.costmodel.pricing.features import FEATURE_NAMES, table_features
-from shardgym.costmodel.pricing.summed import SummedCostModel
+from shardgym.costmodel.pricing.summed import SummedCostModel, on_grid
 from shardgym.envs.observation import Layout
-from shardgym.problem.costs import PHASES
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
 from shardgym.problem.tasks import Task
 
 NO_TIME = 1e-3
 """Ms that a phase counts as at least: a microsecond keeps the logarithm of what takes no time."""
-LOG_BYTES = FEATURE_NAMES.index("log_bytes")
+LOG_BYTES, LOG_OUTPUT, LOG_DEDUP = map(FEATURE_NAMES.index, ("log_bytes", "log_output", "log_dedup"))
 
 
 class EstimatedCost(SummedCostModel):
-    """What a cost network under training predicts.
+    """What DreamShard has learned so far: a cost network of the compute phases, an exchange of the collectives.
 
     Args:
-        network: of four phases.
+        network: of two phases.
+        exchange: fitted to the placements measured.
     """
 
-    def __init__(self, network: CostNetwork) -> None:
-        self.network = network
+    def __init__(self, network: CostNetwork, exchange: PhysicalExchange) -> None:
+        self.network, self._exchange = network, exchange
+
+    @property
+    def exchange(self) -> PhysicalExchange:
+        """As `SummedCostModel.exchange`."""
+        return self._exchange
 
     @torch.no_grad()
     def table_states(self, task: Task) -> NDArray[np.float32]:
         """(T, H)."""
-        return self.network.table_states(torch.from_numpy(table_features(task.tables, task.batch_size))).numpy()
+        features = torch.from_numpy(table_features(task.tables, task.batch_size))
+        return on_grid(self.network.table_states(features).numpy())
 
     @torch.no_grad()
-    def device_costs(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
-        """(..., H) to (..., 4) ms."""
+    def compute_ms(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
+        """(..., H) to (..., 2) ms."""
         return self.network.device_costs(torch.from_numpy(np.ascontiguousarray(states))).numpy()
 
 
@@ -66,6 +73,7 @@ class DreamShardPolicy(BasePolicy):
     """
 
     steps_taken: Tensor
+    exchange_coefficients: Tensor
 
     def __init__(
         self,
@@ -82,15 +90,27 @@ class DreamShardPolicy(BasePolicy):
         if self.layout.options:
             raise InputError("DreamShard: it places tables as they are; give shardgym/TablePlacement-v0")
         self.encoding, self.hidden = encoding, hidden
-        self.cost_network = CostNetwork(self.layout.features, len(PHASES), hidden)
+        self.cost_network = CostNetwork(self.layout.features, 2, hidden)
         self.placing = PlacementPolicy(self.layout.features, encoding, hidden)
         self.cost_optimizer = torch.optim.Adam(self.cost_network.parameters(), lr=lr_schedule(1))
         self.optimizer = torch.optim.Adam(self.placing.parameters(), lr=lr_schedule(1))
         self.register_buffer("steps_taken", torch.zeros((), dtype=torch.int64))
+        # Forward and backward: ms of a start, per peer, per byte of the host, per byte of the largest device.
+        self.register_buffer("exchange_coefficients", torch.zeros(2, 4, dtype=torch.float64))
 
     def estimate(self) -> EstimatedCost:
-        """The cost network as a cost model."""
-        return EstimatedCost(self.cost_network)
+        """What is learned of costs, as a cost model."""
+        return EstimatedCost(self.cost_network, self.exchange())
+
+    def exchange(self) -> PhysicalExchange:
+        """What is learned of the collectives."""
+        forward, backward = (Direction(*row) for row in self.exchange_coefficients.tolist())
+        return PhysicalExchange(forward, backward)
+
+    def set_exchange(self, exchange: PhysicalExchange) -> None:
+        """Take a fitted exchange; its physical form is kept, corrections are not."""
+        rows = [[one.start, one.peer, one.host, one.device] for one in (exchange.forward, exchange.backward)]
+        self.exchange_coefficients.copy_(torch.tensor(rows))
 
     def begin(self, measured: Packed) -> None:
         """Fix from the first measurements what stays: both networks' normalisation, the costs' additive part."""
@@ -120,21 +140,51 @@ class DreamShardPolicy(BasePolicy):
         real = (torch.arange(self.layout.max_tables) < fields["table_count"][:, None]).float()  # (B, T)
         devices = fields["device_exists"].sum(dim=1)  # (B,)
         share = (states * real[..., None]).sum(dim=1, keepdim=True) / devices[:, None, None]
-        fair = self.cost_network.device_costs(share)  # (B, 1, 4)
         sums = on_device @ states
-        alone = self.cost_network.device_costs(states).sum(dim=-1) * real  # (B, T)
         waiting = real * (torch.arange(self.layout.max_tables) >= fields["cursor"][:, None])
-        to_come = (alone * waiting).sum(dim=1) / alone.sum(dim=1).clamp(min=1e-9)
+        sent, in_hand_sent = self._sent(fields["tables"]) * real, self._sent(fields["current"])
+        count = devices.long()
+        alone = self._phases(states, self._collectives_alone(sent, count)).sum(dim=-1) * real  # (B, T)
+        even = self._collectives((sent.sum(dim=1) / devices)[:, None].expand(-1, D), count)
+        fair = self._phases(share, even[:, None])  # (B, 1, 4)
+        on = (on_device.double() @ sent[..., None])[..., 0]  # (B, D)
+        after_sent = on[:, None] + torch.eye(D).double() * in_hand_sent[:, None, None]  # (B, D, D)
+        after = self._collectives(after_sent.flatten(0, 1), count.repeat_interleave(D)).unflatten(0, (-1, D))
+        in_hand_phases = self._phases(in_hand[:, None], self._collectives_alone(in_hand_sent[:, None], count))[:, 0]
         decision = Decision(
-            after=self.cost_network.device_costs(sums + in_hand[:, None, :]),
-            now=self.cost_network.device_costs(sums),
+            after=self._phases(sums + in_hand[:, None, :], after),
+            now=self._phases(sums, self._collectives(on, count)[:, None].expand(-1, D, -1)),
             fair=fair,
             legal=fields["legal"] > 0,
-            to_come=to_come,
-            weight=self.cost_network.device_costs(in_hand).sum(dim=-1) / fair.sum(dim=(1, 2)).clamp(min=1e-9),
+            to_come=(alone * waiting).sum(dim=1) / alone.sum(dim=1).clamp(min=1e-9),
+            weight=in_hand_phases.sum(dim=-1) / fair.sum(dim=(1, 2)).clamp(min=1e-9),
             **self._memory(fields, waiting),
         )
         return self.placing.logits(on_device @ encodings, table, decision)
+
+    def _phases(self, states: Tensor, collectives: Tensor) -> Tensor:
+        """States (..., H) and the collectives' ms (..., 2) to (..., 4) ms in the order of `PHASES`."""
+        forward, backward = self.cost_network.device_costs(states).unbind(dim=-1)
+        return torch.stack([forward, *collectives.unbind(dim=-1), backward], dim=-1)
+
+    @staticmethod
+    def _sent(features: Tensor) -> Tensor:
+        """Bytes that tables send, (..., F) to (...)."""
+        return OUTPUT_BYTES * (features[..., LOG_OUTPUT] - features[..., LOG_DEDUP]).double().exp()
+
+    def _collectives(self, sent: Tensor, devices: Tensor) -> Tensor:
+        """Both collectives' ms, (n, 2), from what devices send (n, D), of which row k has the first `devices[k]`."""
+        exchange, ms = self.exchange(), torch.empty(len(sent), 2)
+        for count in devices.unique().tolist():
+            rows = devices == count
+            ms[rows] = torch.from_numpy(exchange.ms(sent[rows, :count, None].numpy()))
+        return ms
+
+    def _collectives_alone(self, sent: Tensor, devices: Tensor) -> Tensor:
+        """The same where one device sends what each table sends and the others nothing: (B, T) to (B, T, 2)."""
+        B, T = sent.shape
+        placed = torch.cat([sent.reshape(-1, 1), sent.new_zeros(B * T, self.layout.max_devices - 1)], dim=1)
+        return self._collectives(placed, devices.repeat_interleave(T)).reshape(B, T, 2)
 
     @staticmethod
     def _memory(fields: dict[str, Tensor], waiting: Tensor) -> dict[str, Tensor]:

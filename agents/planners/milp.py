@@ -18,7 +18,7 @@ from shardgym.agents.planners.planner import Planner, require_feasible
 from shardgym.agents.planners.repair import memory_left_of, start_device_of
 from shardgym.agents.planners.search_state import SearchState
 from shardgym.costmodel.pricing.summed import SummedCostModel
-from shardgym.problem.costs import PHASES
+from shardgym.problem.costs import COMPUTE, EXCHANGE, PHASES
 from shardgym.problem.faces import public
 from shardgym.problem.placements import Placement
 from shardgym.problem.tasks import Task
@@ -34,7 +34,7 @@ class PiecewiseCost:
     """A device's phase p costs max over k of `slopes[p, k] * load + offsets[p, k]`.
 
     Args:
-        loads: (T, 4) what each table adds to the load of each phase, ms.
+        loads: (T, 4) what each table adds to its device's load in each phase: ms of compute, shares of what is sent.
         slopes: (4, K), offsets: (4, K) ms: the pieces, slopes non-decreasing.
     """
 
@@ -46,16 +46,24 @@ class PiecewiseCost:
     def near(cls, costed: CostedTask, device_of: NDArray[np.int64], rng: np.random.Generator) -> "PiecewiseCost":
         """Read it off the model: marginals at a plan, pieces from devices of that plan and of random changes of it."""
         state = SearchState(costed, device_of)
-        own = state.sums[device_of]
-        without = costed.costs_of(np.maximum(own - costed.states, 0))
-        loads = np.maximum(state.costs[device_of] - without, 0).astype(np.float64)  # (T, 4)
+        without = costed.device_ms(state.sums[device_of] - costed.states, device_of)
+        loads = np.empty((len(device_of), len(PHASES)))
+        loads[:, COMPUTE] = np.maximum(state.compute[device_of] - without, 0)  # (T, 2)
+        # What a device sends, in the unit of what an even plan's devices send.
+        sent = costed.volumes.sum(axis=1)
+        loads[:, EXCHANGE] = (sent * costed.task.devices / max(float(sent.sum()), 1.0))[:, None]
         mixed = np.tile(device_of, (SAMPLES, 1))
         changed = rng.random(mixed.shape) < rng.uniform(0, 0.5, size=(SAMPLES, 1))
         mixed[changed] = rng.integers(costed.task.devices, size=int(changed.sum()))
-        on = (mixed[:, None, :] == np.arange(costed.task.devices)[None, :, None]).reshape(-1, len(device_of))
-        on = on[on.any(axis=1)].astype(np.float64)  # (devices seen, T)
-        costs = costed.costs_of((on @ costed.states).astype(np.float32))
-        fits = [_convex_pieces(on @ loads[:, p], costs[:, p]) for p in range(len(PHASES))]
+        # Where the exchange waits for the device that sends most, its cost is a function of that device's load.
+        prices = costed.cost_model.costs(costed.task, mixed).phases  # (SAMPLES, D, 4)
+        on = (mixed[:, None, :] == np.arange(costed.task.devices)[None, :, None]).astype(np.float64)  # (SAMPLES, D, T)
+        fits = []
+        for phase in range(len(PHASES)):
+            load, cost = on @ loads[:, phase], prices[..., phase]
+            if phase in EXCHANGE:
+                load, cost = load.max(axis=1), cost[:, 0]
+            fits.append(_convex_pieces(load.ravel(), cost.ravel()))
         return cls(loads, np.array([slopes for slopes, _ in fits]), np.array([offsets for _, offsets in fits]))
 
 
@@ -99,7 +107,7 @@ def improve(costed: CostedTask, device_of: NDArray[np.int64], deadline: float, r
 
 
 def solve(costed: CostedTask, cost: PiecewiseCost, seconds: float) -> NDArray[np.int64] | None:
-    """Owners (T,) that HiGHS finds in time, or None."""
+    """Devices (T,) of the tables that HiGHS finds in time, or None."""
     task = costed.task
     T, D, P, K = len(task.tables), task.devices, *cost.slopes.shape
     if seconds <= 0.02:

@@ -21,13 +21,8 @@ def moves(state: SearchState, sources: NDArray[np.int64], rng: np.random.Generat
     fits[np.arange(len(tables)), state.device_of[tables]] = False
     which, target = _some(np.argwhere(fits), rng, limit).T
     table, home = tables[which], state.device_of[tables[which]]
-    moved = state.costed.states[table]
-    return Changes(
-        table[:, None],
-        target[:, None],
-        np.stack([home, target], axis=1),
-        np.stack([_less(state.sums[home], moved), state.sums[target] + moved], axis=1),
-    )
+    touched = np.stack([home, target], axis=1)
+    return _changes(state, table[:, None], target[:, None], touched, lambda each: [-each[table], each[table]])
 
 
 def swaps(state: SearchState, sources: NDArray[np.int64], rng: np.random.Generator, limit: int) -> Changes:
@@ -37,13 +32,9 @@ def swaps(state: SearchState, sources: NDArray[np.int64], rng: np.random.Generat
     gain = state.bytes[a] - state.bytes[b]
     fits = (gain <= state.memory_left[other]) & (-gain <= state.memory_left[home])
     a, b, home, other = a[fits], b[fits], home[fits], other[fits]
-    difference = state.costed.states[b] - state.costed.states[a]
-    return Changes(
-        np.stack([a, b], axis=1),
-        np.stack([other, home], axis=1),
-        np.stack([home, other], axis=1),
-        np.stack([_less(state.sums[home], -difference), _less(state.sums[other], difference)], axis=1),
-    )
+    tables, targets = np.stack([a, b], axis=1), np.stack([other, home], axis=1)
+    touched = np.stack([home, other], axis=1)
+    return _changes(state, tables, targets, touched, lambda each: [each[b] - each[a], each[a] - each[b]])
 
 
 def ejections(state: SearchState, sources: NDArray[np.int64], rng: np.random.Generator, limit: int) -> Changes:
@@ -58,14 +49,22 @@ def ejections(state: SearchState, sources: NDArray[np.int64], rng: np.random.Gen
         & (state.bytes[b] <= state.memory_left[third])
     )
     a, b, home, other, third = a[fits], b[fits], home[fits], other[fits], third[fits]
-    from_a, from_b = state.costed.states[a], state.costed.states[b]
-    middle = _less(state.sums[other], from_b - from_a)
-    return Changes(
-        np.stack([a, b], axis=1),
-        np.stack([other, third], axis=1),
-        np.stack([home, other, third], axis=1),
-        np.stack([_less(state.sums[home], from_a), middle, state.sums[third] + from_b], axis=1),
-    )
+    tables, targets = np.stack([a, b], axis=1), np.stack([other, third], axis=1)
+    touched = np.stack([home, other, third], axis=1)
+    return _changes(state, tables, targets, touched, lambda each: [-each[a], each[a] - each[b], each[b]])
+
+
+def _changes(
+    state: SearchState,
+    tables: NDArray[np.int64],
+    targets: NDArray[np.int64],
+    touched: NDArray[np.int64],
+    gained: Callable[[NDArray[np.float64]], list[NDArray[np.float64]]],
+) -> Changes:
+    """Changes with the sums of their touched devices; `gained` says of what each table adds what each device gains."""
+    costed = state.costed
+    states = state.sums[touched] + np.stack(gained(costed.states.astype(np.float64)), axis=1)
+    return Changes(tables, targets, touched, states, state.volumes[touched] + np.stack(gained(costed.volumes), axis=1))
 
 
 def _pairs(
@@ -86,8 +85,3 @@ def _pairs(
 
 def _some(rows: NDArray[np.int64], rng: np.random.Generator, limit: int) -> NDArray[np.int64]:
     return rows if len(rows) <= limit else rows[rng.choice(len(rows), limit, replace=False)]
-
-
-def _less(sums: NDArray[np.float32], states: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Sums without some states. States are never negative, so what rounding takes below zero is zero."""
-    return np.maximum(sums - states, 0)

@@ -58,7 +58,7 @@ def loop_steps_per_second(model: SummedCostModel, task: Any, episodes: int = 4) 
             encodings = policy.encoder(features)
             states = model.table_states(task)
             episode.sums[0] = on_device.numpy() @ states
-            episode.costs = model.device_costs(episode.sums, task)
+            episode.compute = model.device_ms(episode.sums, task)
             after = episode.costs_after()
             logits = policy.logits((on_device @ encodings)[None], encodings[episode.table], decide(episode, after))
             drawn = torch.distributions.Categorical(logits=logits)

@@ -9,7 +9,7 @@ import os
 import queue
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ import torch.multiprocessing as mp
 from numpy.typing import NDArray
 from scipy.stats import qmc
 
+from shardgym.costmodel.pricing.exchange import OUTPUT_BYTES
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
 
@@ -33,6 +34,10 @@ class Volumes:
 
     dims: tuple[int, ...]
     batch_size: int
+
+    def sent(self) -> tuple[int, ...]:
+        """Bytes that each device sends, (D,), the part for its own samples included."""
+        return tuple(dims * self.batch_size * OUTPUT_BYTES for dims in self.dims)
 
 
 @public("shardgym.costmodel")
@@ -66,8 +71,13 @@ class ExchangeDesign:
         return Volumes(held, self.devices * max(1, round(wanted / self.devices)))
 
 
-def measure_exchanges(devices: int, volumes: Iterable[Volumes]) -> Iterator[NDArray[np.float64]]:
+def measure_exchanges(devices: int, sent: Iterable[Sequence[int]]) -> Iterator[NDArray[np.float64]]:
     """Run all-to-alls on `devices` processes of this machine, one after another.
+
+    Args:
+        devices: D.
+        sent: for each all-to-all, bytes that each device sends, (D,), the part that stays included; a device sends
+            equal parts to all, rounded down to whole fp32 numbers.
 
     Yields:
         (D, 2, 2): by device and by forward and backward, the median ms and the spread (interquartile range over it).
@@ -86,7 +96,7 @@ def measure_exchanges(devices: int, volumes: Iterable[Volumes]) -> Iterator[NDAr
     for worker in workers:
         worker.start()
     try:
-        for one in volumes:
+        for one in sent:
             for line in asked:
                 line.put(one)
             try:
@@ -110,17 +120,16 @@ def _worker(rank: int, devices: int, port: int, asked: "mp.Queue", answered: "mp
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=rank, world_size=devices)
-    while (volumes := asked.get()) is not None:
-        answered.put((rank, _timed_exchange(rank, volumes)))
+    while (sent := asked.get()) is not None:
+        answered.put((rank, _timed_exchange(rank, sent)))
     dist.destroy_process_group()
 
 
-def _timed_exchange(rank: int, volumes: Volumes) -> NDArray[np.float64]:
+def _timed_exchange(rank: int, sent: Sequence[int]) -> NDArray[np.float64]:
     """(2, 2): forward and backward, the median ms and the spread of this rank."""
-    devices = len(volumes.dims)
-    samples = volumes.batch_size // devices
-    own = [samples * volumes.dims[rank]] * devices  # numbers to each device, of this one's tables
-    others = [samples * dims for dims in volumes.dims]  # numbers from each device, of this one's samples
+    devices = len(sent)
+    others = [each // OUTPUT_BYTES // devices for each in sent]  # numbers from each device, of this one's samples
+    own = [others[rank]] * devices  # numbers to each device, of this one's tables
     pooled, gathered = torch.ones(sum(own)), torch.ones(sum(others))
     times = []
     for _ in range(WARM_UP + REPEATS):

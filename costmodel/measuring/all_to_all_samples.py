@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from shardgym.costmodel.measuring.all_to_all import Volumes
 from shardgym.costmodel.measuring.hardware import Hardware
 from shardgym.costmodel.measuring.samples import HARDWARE_TYPE
+from shardgym.costmodel.pricing.exchange import OUTPUT_BYTES
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
 from shardgym.problem.files import replacing
@@ -47,6 +48,10 @@ class AllToAllSample:
     forward_spread: tuple[float, ...]
     backward_spread: tuple[float, ...]
     hardware: Hardware
+
+    def sent(self) -> tuple[int, ...]:
+        """Bytes that each device sends, (D,), the part for its own samples included."""
+        return tuple(dims * self.batch_size * OUTPUT_BYTES for dims in self.dims)
 
     @classmethod
     def of(cls, volumes: Volumes, measured: np.ndarray, hardware: Hardware) -> "AllToAllSample":

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgym.costmodel.measuring.all_to_all import Volumes, measure_exchanges
+from shardgym.costmodel.measuring.all_to_all import measure_exchanges
 from shardgym.costmodel.measuring.meter import Meter
+from shardgym.costmodel.pricing.exchange import sent_bytes
 from shardgym.problem.costs import BACKWARD, FORWARD, PHASES, StepCost
 from shardgym.problem.faces import public
 from shardgym.problem.placements import Placement
@@ -53,9 +54,11 @@ def exchange_costs(task: Task, placements: Sequence[Placement]) -> Iterator[NDAr
     Raises:
         InputError: when the processes cannot be started.
     """
-    dims = [
-        tuple(sum(task.tables[t].dim for t in placement.tables_on(device)) for device in range(task.devices))
-        for placement in placements
-    ]
-    for measured in measure_exchanges(task.devices, [Volumes(held, task.batch_size) for held in dims]):
+    for measured in measure_exchanges(task.devices, [sent_by(task, placement) for placement in placements]):
         yield measured[:, :, 0]  # the medians of (D, forward and backward, median and spread)
+
+
+def sent_by(task: Task, placement: Placement) -> tuple[int, ...]:
+    """Bytes that each device of a placement sends forward, (D,)."""
+    bytes_of = [sent_bytes(table, task.batch_size) for table in task.tables]
+    return tuple(sum(bytes_of[t] for t in placement.tables_on(device)) for device in range(task.devices))

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shardgym.costmodel.measuring.samples import GroupSample
+from shardgym.costmodel.pricing.exchange import Exchange, NoExchange
 from shardgym.costmodel.pricing.summed import SummedCostModel
-from shardgym.problem.costs import BACKWARD, FORWARD, PHASES
 from shardgym.problem.faces import public
 from shardgym.problem.tables import TableSpec
 from shardgym.problem.tasks import Task
@@ -116,12 +116,15 @@ class DreamShardCost(SummedCostModel):
         return self.network.table_states(features).numpy()
 
     @torch.no_grad()
-    def device_costs(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
-        """Phases of devices, (..., D, 32) to (..., D, 4) ms; the two communication phases are zero."""
-        phases = self.network.phases(torch.from_numpy(states)).numpy()
-        costs = np.zeros((*states.shape[:-1], len(PHASES)), dtype=np.float32)
-        costs[..., [FORWARD, BACKWARD]] = phases
-        return costs * np.any(states != 0, axis=-1, keepdims=True)
+    def compute_ms(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
+        """(..., 32) to (..., 2) ms."""
+        phases = self.network.phases(torch.from_numpy(np.ascontiguousarray(states))).numpy()
+        return phases * np.any(states != 0, axis=-1, keepdims=True)
+
+    @property
+    def exchange(self) -> Exchange:
+        """None: groups of one device are all that it is fitted on."""
+        return NoExchange()
 
     @torch.no_grad()
     def overall(self, states: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from shardgym.costmodel.pricing.summed import SummedCostModel
-from shardgym.problem.costs import BACKWARD, FORWARD, PHASES
+from shardgym.costmodel.pricing.exchange import Exchange, NoExchange
+from shardgym.costmodel.pricing.summed import SummedCostModel, on_grid
 from shardgym.problem.faces import public
 from shardgym.problem.tables import TableSpec
 from shardgym.problem.tasks import Task
@@ -18,38 +18,42 @@ class AdditiveCost(SummedCostModel):
     """Non-negative least squares on the tables' count, look-ups, traffic and pooled output.
 
     Args:
-        coefficients: (2, 4) ms a unit, forward and backward; the units are `work`'s columns.
+        coefficients: (2, 4) ms per unit, forward and backward; the units are `work`'s columns.
         overhead: (2,) ms of a launch.
+        exchange: of the collectives; none where it was not measured.
     """
 
-    def __init__(self, coefficients: NDArray[np.float64], overhead: NDArray[np.float64]) -> None:
+    def __init__(
+        self,
+        coefficients: NDArray[np.float64],
+        overhead: NDArray[np.float64],
+        exchange: Exchange = NoExchange(),
+    ) -> None:
         self.coefficients = coefficients
-        self.overhead = overhead
+        self.overhead = overhead.astype(np.float32)
+        self._exchange = exchange
+
+    @property
+    def exchange(self) -> Exchange:
+        """As `SummedCostModel.exchange`."""
+        return self._exchange
 
     def table_states(self, task: Task) -> NDArray[np.float32]:
         """(T, 3): forward ms, backward ms, and a count of one."""
         costs = work(task.tables, task.batch_size) @ self.coefficients.T  # (T, 2)
-        return np.concatenate([costs, np.ones((len(costs), 1))], axis=1).astype(np.float32)
+        return on_grid(np.concatenate([costs, np.ones((len(costs), 1))], axis=1))
+
+    def compute_ms(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
+        """(..., 3) to (..., 2) ms."""
+        return states[..., :2] + self.overhead * (states[..., 2:] > 0)
 
     def table_floors(self, task: Task) -> NDArray[np.float32]:
-        """What each table costs, (T, 4) ms: the launch left out, the floors are the costs."""
-        floors = np.zeros((len(task.tables), len(PHASES)), dtype=np.float32)
-        floors[:, [FORWARD, BACKWARD]] = self.table_states(task)[:, :2]
-        return floors
+        """What each table costs, (T, 2) ms: the launch left out, the floors are the costs."""
+        return self.table_states(task)[:, :2]
 
     def launch_floor(self, task: Task) -> NDArray[np.float32]:
-        """The launch, (4,) ms."""
-        floor = np.zeros(len(PHASES), dtype=np.float32)
-        floor[[FORWARD, BACKWARD]] = self.overhead
-        return floor
-
-    def device_costs(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
-        """Phases of devices, (..., D, 3) to (..., D, 4) ms."""
-        compute = states[..., :2] + self.overhead * (states[..., 2:] > 0)
-        costs = np.zeros((*compute.shape[:-1], len(PHASES)), dtype=np.float32)
-        costs[..., FORWARD] = compute[..., 0]
-        costs[..., BACKWARD] = compute[..., 1]
-        return costs
+        """The launch, (2,) ms."""
+        return self.overhead
 
 
 def fit_coefficients(

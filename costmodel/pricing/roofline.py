@@ -7,14 +7,15 @@ come from memory once the rows touched by all no longer fit.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardgym.costmodel.pricing.exchange import OUTPUT_BYTES, Direction, Exchange, PhysicalExchange
 from shardgym.costmodel.pricing.features import product_work, unique_rows
 from shardgym.costmodel.pricing.roofline_machines import H100, Machine
-from shardgym.costmodel.pricing.summed import SummedCostModel
-from shardgym.problem.costs import BACKWARD_COMM, FORWARD_COMM, PHASES
+from shardgym.costmodel.pricing.summed import SummedCostModel, on_grid
 from shardgym.problem.faces import public
 from shardgym.problem.tables import OPTIMIZER_BYTES_PER_ROW, ROW_BYTES, TableSpec
 from shardgym.problem.tasks import Task
@@ -24,10 +25,9 @@ SHARPNESS = 4
 INDEX_BYTES = 8
 SORT_PASSES = 4
 """Times that the backward reads and writes its ids to bring those of a row together."""
-OUTPUT_BYTES = 4
 
 STATE = (
-    "count", "output_bytes", "touched_bytes",
+    "count", "touched_bytes",
     "forward_flow", "forward_repeated", "forward_alone", "backward_flow", "backward_repeated", "backward_alone",
 )  # fmt: skip
 """What is summed over a device's tables: bytes, and milliseconds (those alone to the power `SHARPNESS`)."""
@@ -49,43 +49,45 @@ class RooflineCost(SummedCostModel):
         """What stands behind the numbers, for reports."""
         return f"no measurement: {self.machine.name}"
 
-    def table_states(self, task: Task) -> NDArray[np.float32]:
-        """What each table adds to its device, (T, 9) in the order of `STATE`."""
-        states = [self._state(table, task.batch_size) for table in task.tables]
-        return np.array(states, dtype=np.float32)
+    @cached_property
+    def exchange(self) -> Exchange:
+        """The machine's link within a host, TorchRec's bandwidth between hosts; latency per collective."""
+        one = Direction(
+            1e3 * self.machine.link_latency, 1e3 * self.machine.peer_latency, 0.0, 1e3 / self.machine.link_bandwidth
+        )
+        return PhysicalExchange(one, one, self.machine.devices_per_host)
 
-    def device_costs(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
-        """Phases of devices, (..., D, 9) to (..., D, 4) ms. No phase falls when a table is added."""
+    def table_states(self, task: Task) -> NDArray[np.float32]:
+        """What each table adds to its device, (T, 8) in the order of `STATE`."""
+        return on_grid(np.array([self._state(table, task.batch_size) for table in task.tables]))
+
+    def compute_ms(self, states: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
+        """(..., 8) to (..., 2) ms. Neither phase falls when a table is added."""
         part = {name: states[..., k].astype(np.float64) for k, name in enumerate(STATE)}
-        used = part["count"] > 0
         # The share of repeated reads that the cache no longer holds.
         slower = self._slower_ms(part["touched_bytes"])
-        costs = np.zeros((*states.shape[:-1], len(PHASES)))
-        for phase in ("forward", "backward"):
+        ms = np.zeros((*states.shape[:-1], 2), dtype=np.float32)
+        for k, phase in enumerate(("forward", "backward")):
             flow = part[f"{phase}_flow"] + part[f"{phase}_repeated"] * slower
-            together = np.maximum(flow, part[f"{phase}_alone"] ** (1 / SHARPNESS))
-            costs[..., PHASES.index(phase)] = self._overhead_ms(part["count"]) * used + together
-        costs[..., FORWARD_COMM] = self._exchange_ms(part["output_bytes"], task.devices) * used
-        costs[..., BACKWARD_COMM] = costs[..., FORWARD_COMM]
-        return costs.astype(np.float32)
+            # The fourth root as two square roots: these are exact to the last digit on every processor.
+            together = np.maximum(flow, np.sqrt(np.sqrt(part[f"{phase}_alone"])))
+            ms[..., k] = self._overhead_ms(part["count"]) * (part["count"] > 0) + together
+        return ms
 
     def table_floors(self, task: Task) -> NDArray[np.float32]:
-        """Ms that a device surely spends on each table, whatever is beside it, (T, 4)."""
+        """Ms that a device surely computes for each table, whatever is beside it, (T, 2)."""
         states = self.table_states(task)
-        floors = np.zeros((len(states), len(PHASES)), dtype=np.float32)
         touched = states[:, STATE.index("touched_bytes")].astype(np.float64)
-        for phase in ("forward", "backward"):
+        floors = np.zeros((len(states), 2), dtype=np.float32)
+        for k, phase in enumerate(("forward", "backward")):
             flow = states[:, STATE.index(f"{phase}_flow")]
             # Other tables only crowd the cache further.
             repeated = states[:, STATE.index(f"{phase}_repeated")] * self._slower_ms(touched)
-            floors[:, PHASES.index(phase)] = flow + repeated + 1e3 * self.machine.table_overhead
-        if task.devices > 1:
-            sent = states[:, STATE.index("output_bytes")] * (1 - 1 / task.devices) / self.machine.link_bandwidth
-            floors[:, FORWARD_COMM] = floors[:, BACKWARD_COMM] = 1e3 * sent
+            floors[:, k] = flow + repeated + 1e3 * self.machine.table_overhead
         return floors
 
     def total_floor(self, task: Task) -> NDArray[np.float64]:
-        """Ms that all devices together spend on the tables at least, launches left out, by phase, (4,).
+        """Ms that all devices together spend on the tables at least, launches left out, (2,).
 
         On a device the share min(1, cache / touched bytes) of every table's repeated reads hits, so that the tables'
         hits fill no more than all caches: the best that can hit is a fractional knapsack.
@@ -94,7 +96,7 @@ class RooflineCost(SummedCostModel):
         total = super().total_floor(task)
         touched = states[:, STATE.index("touched_bytes")]
         held = np.minimum(touched, self.machine.cache_bytes)  # no table hits more than its part of one cache
-        for phase in ("forward", "backward"):
+        for k, phase in enumerate(("forward", "backward")):
             repeated = states[:, STATE.index(f"{phase}_repeated")]
             density = repeated / np.maximum(touched, 1.0)
             best = np.argsort(-density)
@@ -102,14 +104,12 @@ class RooflineCost(SummedCostModel):
             hits = (density[best] * np.clip(room, 0.0, held[best])).sum()
             misses = (repeated.sum() - hits) * (self._memory_ms(1.0) - self._cache_ms(1.0))
             flow = states[:, STATE.index(f"{phase}_flow")].sum() + 1e3 * self.machine.table_overhead * len(states)
-            total[PHASES.index(phase)] = max(total[PHASES.index(phase)], flow + misses)
+            total[k] = max(total[k], flow + misses)
         return total
 
     def launch_floor(self, task: Task) -> NDArray[np.float32]:
-        """Starting the ops and the exchanges, (4,) ms."""
-        exchange = self.machine.link_latency if task.devices > 1 else 0.0
-        floor = {"forward": self.machine.launch, "backward": self.machine.launch}
-        return np.array([1e3 * floor.get(phase, exchange) for phase in PHASES], dtype=np.float32)
+        """Starting the ops, (2,) ms."""
+        return np.full(2, 1e3 * self.machine.launch, dtype=np.float32)
 
     def _slower_ms(self, touched: NDArray[np.float64]) -> NDArray[np.float64]:
         """Ms that a repeated byte takes longer for not being in the cache, by the bytes that a device touches."""
@@ -133,7 +133,7 @@ class RooflineCost(SummedCostModel):
             "backward": lookups * table.dim + 2 * unique * product,
         }
         full, alone = self._efficiency(self.machine.bags_in_flight, access), self._efficiency(batch_size, access)
-        state = [1.0, output, unique * access]
+        state = [1.0, float(round(unique * access))]
         for phase in ("forward", "backward"):
             compute = 1e3 * flops[phase] / self.machine.flops
             flow = max(compute, self._memory_ms(first[phase]) / full + self._cache_ms(again[phase]))
@@ -154,16 +154,6 @@ class RooflineCost(SummedCostModel):
 
     def _overhead_ms(self, tables: NDArray[np.float64]) -> NDArray[np.float64]:
         return 1e3 * (self.machine.launch + tables * self.machine.table_overhead)
-
-    def _exchange_ms(self, output: NDArray[np.float64], devices: int) -> NDArray[np.float64]:
-        """All-to-all of pooled outputs (...) bytes: a device sends all but its own part of the batch.
-
-        What it receives is about the same on every device, whatever the placement, and is left out: so a device's
-        cost is a function of its own tables, and can be asked for one device at a time.
-        """
-        if devices == 1:
-            return np.zeros_like(output)
-        return 1e3 * (self.machine.link_latency + output * (1 - 1 / devices) / self.machine.link_bandwidth)
 
 
 def _row_bytes(table: TableSpec) -> float:

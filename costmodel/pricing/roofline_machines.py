@@ -22,8 +22,10 @@ class Machine:
         access_bytes: a read brings at least this much.
         launch: seconds of starting a phase's op.
         table_overhead: seconds that each table adds to a phase on the device.
-        link_bandwidth: bytes/s that a device sends, and as much that it receives.
+        link_bandwidth: bytes/s that a device sends inside its host, and as much that it receives.
         link_latency: seconds of an all-to-all of nothing.
+        peer_latency: seconds that each peer adds to an all-to-all.
+        devices_per_host: devices of a host.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Machine:
     table_overhead: float
     link_bandwidth: float
     link_latency: float
+    peer_latency: float = 1e-6
+    devices_per_host: int = 8
 
 
 # NVIDIA's data sheets: HBM and NVLink bandwidth (one direction), L2 size, fp32 rate without tensor cores; resident
@@ -55,7 +59,10 @@ H200 = Machine(
 )
 # One core of a server processor near 3 GHz: two 512-bit multiply-adds a cycle, a dozen cache lines on the way, its
 # share of a 32 MB last-level cache, gloo over loopback.
-CPU_CORE = Machine("one CPU core (analytic)", 20e9, 60e9, 32e6, 190e9, 90e-9, 1, 12 * 64, 64, 80e-6, 5e-6, 2e9, 200e-6)
+CPU_CORE = Machine(
+    "one CPU core (analytic)", 20e9, 60e9, 32e6, 190e9, 90e-9, 1, 12 * 64, 64, 80e-6, 5e-6, 2e9, 200e-6,
+    peer_latency=150e-6, devices_per_host=64,
+)  # fmt: skip
 
 MACHINES = {"a100": A100, "h100": H100, "h200": H200, "cpu_core": CPU_CORE}
 """Machines by the name that a command line takes."""

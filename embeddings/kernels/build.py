@@ -47,20 +47,25 @@ def load_kernel(name: str) -> ModuleType | None:
 
 
 @functools.cache
-def load_c_kernel(name: str) -> ctypes.CDLL | None:
-    """As `load_kernel`, for a source with a plain C interface: without torch's headers it compiles in seconds."""
-    return _load(name, ctypes.CDLL)
+def load_c_kernel(source: Path | str) -> ctypes.CDLL | None:
+    """As `load_kernel`, for a source with a plain C interface: without torch's headers it compiles in seconds.
+
+    Args:
+        source: its path, or the name of one of this folder.
+    """
+    return _load(source, ctypes.CDLL)
 
 
-def _load(name: str, loader: Callable[[str], Library]) -> Library | None:
+def _load(name: Path | str, loader: Callable[[str], Library]) -> Library | None:
     """What the loader makes of the kernel's binary, or None, having said why."""
+    source = name if isinstance(name, Path) else Path(__file__).with_name(f"{name}.cpp")
     if os.environ.get("SHARDGYM_KERNELS") == "off":
         return None
     try:
-        return loader(str(_compiled(Path(__file__).with_name(f"{name}.cpp"))))
+        return loader(str(_compiled(source)))
     except (OSError, subprocess.SubprocessError, RuntimeError) as error:
         reason = getattr(error, "stderr", None) or str(error)
-        log.warning("kernel %s is not available, slower torch code is used instead: %s", name, reason.strip()[-2000:])
+        log.warning("kernel %s is not available, slower code is used instead: %s", source.stem, reason.strip()[-2000:])
         return None
 
 

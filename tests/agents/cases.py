@@ -5,9 +5,9 @@ from itertools import product
 import numpy as np
 
 from shardgym.costmodel.pricing.additive import AdditiveCost
-from shardgym.costmodel.pricing.summed import SummedCostModel
+from shardgym.costmodel.pricing.exchange import Direction, PhysicalExchange
+from shardgym.costmodel.pricing.summed import SummedCostModel, on_grid
 from shardgym.dataio.tables.synthetic import dlrm_like
-from shardgym.problem.costs import PHASES
 from shardgym.problem.placements import Placement
 from shardgym.problem.tables import TableSpec
 from shardgym.problem.tasks import Task
@@ -16,20 +16,16 @@ ADDITIVE = AdditiveCost(np.array([[0.02, 1e-6, 4e-8, 2e-8], [0.03, 2e-6, 9e-8, 3
 
 
 class FusedCost(SummedCostModel):
-    """Sublinear in look-ups, linear in bytes moved: what is placed together matters. With communication."""
+    """Sublinear in look-ups, linear in bytes moved: what is placed together matters. With an exchange."""
+
+    exchange = PhysicalExchange(Direction(0.01, 0.002, 1e-8, 4e-8), Direction(0.01, 0.003, 1e-8, 5e-8))
 
     def table_states(self, task: Task):
-        work = np.array([(t.pooling * 0.4 + 0.01, t.dim * 0.05, 1.0) for t in task.tables])
-        return work.astype(np.float32)
+        return on_grid(np.array([(t.pooling * 0.4 + 0.01, t.dim * 0.05, 1.0) for t in task.tables]))
 
-    def device_costs(self, states, task: Task):
-        costs = np.zeros((*states.shape[:-1], len(PHASES)), dtype=np.float32)
+    def compute_ms(self, states, task: Task):
         lookups, width, count = states[..., 0], states[..., 1], states[..., 2]
-        costs[..., 0] = lookups**0.8 + width
-        costs[..., 1] = width / task.devices
-        costs[..., 2] = width / task.devices
-        costs[..., 3] = 1.5 * lookups + 0.2 * np.sqrt(count)
-        return costs
+        return np.stack([np.sqrt(lookups) * 2 + width, 1.5 * lookups + 0.2 * np.sqrt(count)], axis=-1)
 
 
 def make_task(tables: int, devices: int, seed: int = 0, slack: float = 1.4, name: str = "case") -> Task:

@@ -3,7 +3,8 @@
 import numpy as np
 
 from shardgym.costmodel.pricing.additive import AdditiveCost, work
-from shardgym.costmodel.pricing.summed import SummedCostModel
+from shardgym.costmodel.pricing.exchange import Direction, PhysicalExchange
+from shardgym.costmodel.pricing.summed import SummedCostModel, on_grid
 from shardgym.dataio.tables.synthetic import dlrm_like
 from shardgym.problem.tasks import Task
 
@@ -16,17 +17,19 @@ def additive():
 
 
 class FusedCost(SummedCostModel):
-    """A cost that is not additive, and that depends on the task's batch size and devices."""
+    """A cost that is not additive, that depends on the task's batch size and devices, and that has an exchange."""
+
+    exchange = PhysicalExchange(Direction(0.1, 0.02, 1e-8, 4e-8), Direction(0.1, 0.03, 1e-8, 5e-8))
 
     def table_states(self, task):
         """(T, 4): the work of each table."""
-        return (work(task.tables, task.batch_size) * [1, 1e-6, 1e-7, 1e-6]).astype(np.float32)
+        return on_grid(work(task.tables, task.batch_size) * [1, 1e-6, 1e-7, 1e-6])
 
-    def device_costs(self, states, task):
-        """(..., D, 4) to (..., D, 4) ms."""
-        costs = np.sqrt(states) + np.log1p(states.sum(axis=-1, keepdims=True))
-        costs[..., 1:3] *= task.devices - 1 + task.batch_size / 65536
-        return costs.astype(np.float32)
+    def compute_ms(self, states, task):
+        """(..., 4) to (..., 2) ms."""
+        total = states[..., 0] + states[..., 1] + states[..., 2] + states[..., 3]
+        ms = np.stack([np.sqrt(total) + states[..., 1], np.sqrt(total) * 2 + states[..., 2]], axis=-1)
+        return ms * np.float32(1 + task.batch_size / 65536)
 
 
 def small_task(seed=0, tables=8, devices=3, room=2.0, **changes):

@@ -88,7 +88,7 @@ def test_twin_agrees_under_the_shipped_network_when_all_episodes_go_in_step(name
 
 def test_no_devices_cost_nothing_by_the_shipped_network():
     none = shipped_cost().table_states(small_task())[:0, None]  # (0, 1 device, H)
-    assert shipped_cost().device_costs(none, small_task()).shape == (0, 1, 4)
+    assert shipped_cost().device_ms(none, small_task()).shape == (0, 1, 2)
 
 
 def test_streams_of_fresh_tasks_reuse_the_slots_of_finished_ones():

@@ -31,8 +31,7 @@ def compare(
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
 ) -> None:
     """Every planner on every held-out task of a suite, at equal planning time: one table, JSON and HTML with plots."""
-    from shardgym.agents.judging.compare import compare as run
-    from shardgym.agents.judging.compare import suite_tasks, summarise
+    from shardgym.agents.judging.compare import compare as run, suite_tasks, summarise
     from shardgym.agents.learning.agent import Agent
     from shardgym.agents.learning.pretrained import pretrained_agent
     from shardgym.cli.compare_report import rich_table, write_html, write_json

@@ -97,8 +97,7 @@ def cluster(
     engine: str = typer.Option("local", help="local, or ray for the machines of a Ray cluster."),
 ) -> None:
     """Cluster a log by session and store each session's repeats once; goes on where an earlier run was cut off."""
-    from shardgym.dataio.sessions.cluster import ClusterSettings
-    from shardgym.dataio.sessions.cluster import cluster as run
+    from shardgym.dataio.sessions.cluster import ClusterSettings, cluster as run
 
     settings = ClusterSettings(parse_bytes(memory), partitions, row_group_samples, longest_session, level, threads)
     opened = _opened(log, schema)

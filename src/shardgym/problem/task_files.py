@@ -11,6 +11,7 @@ from shardgym.problem.errors import InputError
 from shardgym.problem.files import read_json, write_json
 from shardgym.problem.table_records import table_from_record, table_to_record
 from shardgym.problem.tasks import Task
+from shardgym.problem.topology import topology_from_record, topology_to_record
 
 
 def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
@@ -40,6 +41,7 @@ def task_to_record(task: Task) -> dict[str, Any]:
         "name": task.name,
         "batch_size": task.batch_size,
         "device_memory": list(task.device_memory),
+        "topology": topology_to_record(task.topology),
         "tables": [table_to_record(table) for table in task.tables],
     }
 
@@ -71,4 +73,5 @@ def task_from_record(record: Any, where: str = "task") -> Task:
     if not all(isinstance(table, Mapping) for table in record["tables"]):
         raise InputError(f"{where}: field 'tables' holds something else than objects; give a list of tables")
     tables = tuple(table_from_record(table) for table in record["tables"])
-    return Task(tables, tuple(memory), record["batch_size"], str(record.get("name", where)))
+    topology = topology_from_record(record.get("topology"), where)
+    return Task(tables, tuple(memory), record["batch_size"], str(record.get("name", where)), topology)

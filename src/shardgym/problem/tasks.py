@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
 from shardgym.problem.tables import TableSpec
+from shardgym.problem.topology import Topology
 
 
 @public("shardgym")
@@ -20,8 +21,9 @@ class Task:
     Args:
         tables: T tables (or column shards), names unique.
         device_memory: bytes of memory of each of the D devices; they may differ.
-        batch_size: bags a step over all devices (the global batch), >= 1.
+        batch_size: bags per step over all devices (the global batch), >= 1.
         name: for reports.
+        topology: hosts, bandwidths and speeds of the devices; None for equal devices on one host.
 
     Raises:
         InputError: names the field that does not fit.
@@ -31,6 +33,7 @@ class Task:
     device_memory: tuple[int, ...]
     batch_size: int
     name: str = "task"
+    topology: Topology | None = None
 
     def __post_init__(self) -> None:
         if not self.tables:
@@ -42,11 +45,20 @@ class Task:
             raise InputError(f"task {self.name!r}: device_memory is {self.device_memory}; give bytes for each device")
         if self.batch_size < 1:
             raise InputError(f"task {self.name!r}: batch_size is {self.batch_size}; give at least 1")
+        if self.topology is not None:
+            self.topology.require_devices(self.devices, self.name)
 
     @property
     def devices(self) -> int:
         """Number of devices D."""
         return len(self.device_memory)
+
+    @cached_property
+    def speeds(self) -> NDArray[np.float32]:
+        """Relative compute speed of each device, (D,)."""
+        if self.topology is None or self.topology.speeds is None:
+            return np.ones(self.devices, dtype=np.float32)
+        return np.array(self.topology.speeds, dtype=np.float32)
 
     @cached_property
     def table_bytes(self) -> NDArray[np.int64]:

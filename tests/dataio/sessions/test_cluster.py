@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from shardgym.dataio.sessions.cluster import ClusterSettings, cluster
 from shardgym.dataio.sessions.clustered_files import Manifest
 from shardgym.dataio.sessions.log import open_log
 from shardgym.dataio.sessions.schema import GroupSpec, SessionSchema
-from shardgym.dataio.sessions.synthetic import LogSpec
-from shardgym.dataio.sessions.synthetic import write_log as write_generated
+from shardgym.dataio.sessions.synthetic import LogSpec, write_log as write_generated
 from shardgym.problem.errors import InputError
 from tests.dataio.sessions.reference import SCHEMA, all_flattened, by_session, flattened, logs, write_log
 from tests.dataio.sessions.test_log import ROW

@@ -9,8 +9,7 @@ import pytest
 
 from shardgym.dataio.sessions.log import open_log
 from shardgym.dataio.sessions.schema import GroupSpec, SessionSchema
-from shardgym.dataio.sessions.synthetic import LogSpec, SlidingGroup, StayingGroup
-from shardgym.dataio.sessions.synthetic import write_log as write_generated
+from shardgym.dataio.sessions.synthetic import LogSpec, SlidingGroup, StayingGroup, write_log as write_generated
 from shardgym.problem.errors import InputError
 from tests.dataio.sessions.reference import SCHEMA, write_log
 

@@ -8,15 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from shardgym.dataio.sessions.batch import SessionBatch
 from shardgym.dataio.sessions.cluster import ClusterSettings, cluster
 from shardgym.dataio.sessions.order import ReadOrder, RowGroup, served
 from shardgym.dataio.sessions.reader import SessionDataset, SessionLoader
-from shardgym.dataio.sessions.synthetic import LogSpec
-from shardgym.dataio.sessions.synthetic import write_log as write_generated
+from shardgym.dataio.sessions.synthetic import LogSpec, write_log as write_generated
 from shardgym.dataio.sessions.transforms import Clamp, Truncate, transformed
 from shardgym.embeddings.jagged.inverse_keyed import InverseKeyedJaggedTensor
 from shardgym.embeddings.jagged.partial_inverse import PartialInverseKeyedJaggedTensor

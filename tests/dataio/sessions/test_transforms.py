@@ -4,8 +4,7 @@ import bisect
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shardgym.dataio.sessions.transforms import Bucketize, Clamp, HashIds, Truncate, transformed
 from shardgym.embeddings.jagged.inverse_keyed import InverseKeyedJaggedTensor

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.stats import spearmanr
 
 from shardgym.dataio.index_draw import draw_ids, draw_indices, scatter_rows

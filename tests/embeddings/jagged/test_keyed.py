@@ -4,8 +4,7 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch.utils import _pytree as pytree
 
 from shardgym.embeddings.jagged.keyed import JaggedTensor, KeyedJaggedTensor

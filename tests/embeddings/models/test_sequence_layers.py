@@ -4,8 +4,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import nn
 
 from shardgym.embeddings.jagged.inverse_keyed import InverseKeyedJaggedTensor

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from shardgym.embeddings.tables.compressed import LowDimEmbeddingBag, QREmbeddingBag, QuantizedEmbeddingBag
 from shardgym.problem.errors import InputError

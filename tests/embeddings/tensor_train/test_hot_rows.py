@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from shardgym.embeddings.tables.fused_optimizers import SGD, Adagrad, RowwiseAdagrad
 from shardgym.embeddings.tensor_train.bag import TTEmbeddingBag

@@ -4,8 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from shardgym.embeddings.tensor_train.bag import TTEmbeddingBag
 from shardgym.embeddings.tensor_train.init import init_cores, product_kurtosis, root_mean_square
