@@ -25,8 +25,8 @@ from shardgym.dataio.tables.synthetic import dlrm_like
 from shardgym.envs.families import family
 from shardgym.problem.tasks import Task
 
-PLACEMENT = "shardgym/TablePlacement-v0"
-OTHERS = ("shardgym/TableSharding-v0", "shardgym/FormatPlacement-v0")
+PLACEMENT = "shardgym/TablePlacement-v1"
+OTHERS = ("shardgym/TableSharding-v1", "shardgym/FormatPlacement-v1")
 ENVS = 256
 ROUNDS = 5
 SINGLE_STEPS = 4000

@@ -1,6 +1,6 @@
 """The decision problem as Gymnasium environments, and the families of tasks they play.
 
-Environments, registered under `shardgym/...-v0`; the page of each is its docstring
+Environments, registered under `shardgym/...-v1`; the page of each is its docstring
     `TablePlacement`: a device for each table. `TableSharding`: column shards first. `FormatPlacement`: a format and a
     device within an accuracy budget. `TablePlacementVector`, `TableShardingVector`, `FormatPlacementVector`: their
     vector twins, for `gymnasium.make_vec`.

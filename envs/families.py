@@ -9,7 +9,7 @@ halves share no table, except Criteo's, whose 26 tables are what they are: there
 - `overfull-TxD`: memory that fits every table in int8, by a hidden plan, and that the fp32 tables exceed.
 - `mixed-TxD`: a third of the large tables are tensor trains, half of the tables repeat within sessions.
 - `criteo-kaggle`, `criteo-terabyte`: the 26 tables at two dims a half, on 2, 4 or 8 devices.
-- `large-1000x128`: the size of a production model.
+- `large-1000x128`: the size of a production model. Families of more than 8 devices have hosts of 8.
 
 The pool is generated like the 856 public tables (`dataio.dlrm_like`); `family(name, tables=...)` draws from yours.
 """
@@ -29,11 +29,15 @@ from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
 from shardgym.problem.tables import Dedup, TableSpec
 from shardgym.problem.tasks import Task
+from shardgym.problem.topology import Topology
 
 HALVES = ("train", "test")
 GIB = 2**30
 BATCH = 65536
 POOL = 856
+VERSION = 2
+DEVICES_PER_HOST = 8
+"""Devices that share a host in families of more devices than this."""
 DEVICE_MEMORY = 32 * GIB
 
 Tables = tuple[TableSpec, ...]
@@ -61,7 +65,7 @@ class Family:
     draw: Draw
     pools: tuple[Tables, Tables]
     counts: tuple[int, int] = (100, 50)
-    version: int = 1
+    version: int = VERSION
 
     def count(self, half: str = "train") -> int:
         """Tasks of a half."""
@@ -91,15 +95,15 @@ def family(name: str, tables: Sequence[TableSpec] | None = None) -> Family:
     """A family by name.
 
     Args:
-        name: one of `FAMILIES`, or the same kind at another size, such as "dlrm-30x6"; "-v1" may follow.
+        name: one of `FAMILIES`, or the same kind at another size, such as "dlrm-30x6"; "-v2" may follow.
         tables: draw from these instead of the generated pool.
 
     Raises:
         InputError: no such family, or too few tables for it.
     """
     base, _, version = name.partition("-v")
-    if version not in ("", "1"):
-        raise InputError(f"tasks: family {base!r} has no version {version!r}; this release has version 1")
+    if version not in ("", str(VERSION)):
+        raise InputError(f"tasks: family {base!r} has no version {version!r}; this release has version {VERSION}")
     if base in CRITEO:
         return _criteo(base)
     match = re.fullmatch(r"([a-z]+)-([1-9]\d*)x([1-9]\d*)", base)
@@ -127,20 +131,24 @@ class _sample:  # noqa: N801  a function with its arguments bound, which a proce
 
 def _roomy(tables: Tables, devices: int, rng: np.random.Generator, name: str) -> Task:
     """Memory that seldom binds."""
-    return Task(tables, (DEVICE_MEMORY,) * devices, BATCH, name)
+    return Task(tables, (DEVICE_MEMORY,) * devices, BATCH, name, _hosts(devices))
 
 
 def _tight(tables: Tables, devices: int, rng: np.random.Generator, name: str) -> Task:
     """Memory of a hidden, roughly even plan, over its fill of 85% to 99% on each device."""
     used = _packed(np.array([table.bytes() for table in tables]), devices, rng)
     fill = rng.uniform(0.85, 0.99, size=devices)
-    return Task(tables, tuple(int(np.ceil(u / f)) for u, f in zip(used, fill)), BATCH, name)
+    return Task(tables, tuple(int(np.ceil(u / f)) for u, f in zip(used, fill)), BATCH, name, _hosts(devices))
 
 
 def _overfull(tables: Tables, devices: int, rng: np.random.Generator, name: str) -> Task:
     """Memory of the fullest device when all tables are held in int8, and 2% more."""
     used = _packed(np.array([replace(table, dtype="int8").bytes() for table in tables]), devices, rng)
-    return Task(tables, (int(1.02 * used.max()),) * devices, BATCH, name)
+    return Task(tables, (int(1.02 * used.max()),) * devices, BATCH, name, _hosts(devices))
+
+
+def _hosts(devices: int) -> Topology | None:
+    return Topology(DEVICES_PER_HOST) if devices > DEVICES_PER_HOST else None
 
 
 def _packed(sizes: np.ndarray, devices: int, rng: np.random.Generator) -> np.ndarray:

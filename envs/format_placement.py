@@ -1,4 +1,4 @@
-"""`shardgym/FormatPlacement-v0`: tables get a format, within an accuracy budget, and then a device."""
+"""`shardgym/FormatPlacement-v1`: tables get a format, within an accuracy budget, and then a device."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ class FormatPlacement(PlacingEnv):
     """Choose a format for each embedding table, and place it, where the dense tables do not fit.
 
     ## Description
-    As `shardgym/TablePlacement-v0`, under memory that the fp32 tables exceed. Each table is first given a format:
+    As `shardgym/TablePlacement-v1`, under memory that the fp32 tables exceed. Each table is first given a format:
     dense fp32, dense fp16, int8, or an fp32 tensor train of rank 32 or 16. A format has its memory, its predicted
     latency and a price in accuracy; the prices of all tables must stay within a budget.
 

@@ -1,4 +1,4 @@
-"""`shardgym/TablePlacement-v0`: tables in a fixed order, each to a device."""
+"""`shardgym/TablePlacement-v1`: tables in a fixed order, each to a device."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`shardgym/TableSharding-v0`: tables are split by columns before their shards are placed."""
+"""`shardgym/TableSharding-v1`: tables are split by columns before their shards are placed."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ class TableSharding(PlacingEnv):
     """Split embedding tables by columns, and place the shards.
 
     ## Description
-    As `shardgym/TablePlacement-v0`, with one more decision: each table is first cut into 1, 2, 4 or 8 column shards of
+    As `shardgym/TablePlacement-v1`, with one more decision: each table is first cut into 1, 2, 4 or 8 column shards of
     equal dim, which are then placed one after another. A split evens out load and memory, and costs each shard a
     look-up of its own.
 

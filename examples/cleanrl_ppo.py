@@ -22,7 +22,7 @@ from shardgym.envs import Layout
 class Args:
     """Settings of a run; each is an option of the command line."""
 
-    env_id: str = "shardgym/TablePlacement-v0"
+    env_id: str = "shardgym/TablePlacement-v1"
     tasks: str = "dlrm-20x4"
     seed: int = 0
     total_steps: int = 300_000

@@ -7,7 +7,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 
 from shardgym.agents import PlacementActorCriticPolicy, make_vec, transfer
 
-ID = "shardgym/TablePlacement-v0"
+ID = "shardgym/TablePlacement-v1"
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 60_000
 train = make_vec(ID, 32, seed=0, tasks="dlrm-20x4")
 model = PPO(PlacementActorCriticPolicy, train, n_steps=100, batch_size=800, n_epochs=4, learning_rate=1e-3, gamma=1.0)

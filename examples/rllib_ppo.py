@@ -17,7 +17,7 @@ updates = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 
 def make(config):
     """One flattened environment."""
-    return gym.wrappers.FlattenObservation(gym.make("shardgym:shardgym/TablePlacement-v0", **config))
+    return gym.wrappers.FlattenObservation(gym.make("shardgym:shardgym/TablePlacement-v1", **config))
 
 
 register_env("table-placement", make)

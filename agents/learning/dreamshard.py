@@ -71,7 +71,7 @@ class DreamShard(BaseAlgorithm):
 
     Args:
         policy: "DreamShardPolicy" or that class.
-        env: a `shardgym/TablePlacement-v0`, single or vectorised.
+        env: a `shardgym/TablePlacement-v1`, single or vectorised.
         measure: what a placement really costs: `MeasuredCost`, or any cost model. None takes the environment's own
             prediction, per device, as the truth.
         learning_rate: of both networks, Adam; falling linearly to zero by default.

@@ -62,7 +62,7 @@ class DreamShardPolicy(BasePolicy):
     """A cost network and a placement policy that reads it.
 
     Args:
-        observation_space: of `shardgym/TablePlacement-v0`.
+        observation_space: of `shardgym/TablePlacement-v1`.
         action_space: of the same.
         lr_schedule: of both optimizers.
         encoding: width of a table's encoding in the placement policy.
@@ -88,7 +88,7 @@ class DreamShardPolicy(BasePolicy):
             raise InputError("DreamShard: give an environment of shardgym")
         self.layout = Layout.of(observation_space)
         if self.layout.options:
-            raise InputError("DreamShard: it places tables as they are; give shardgym/TablePlacement-v0")
+            raise InputError("DreamShard: it places tables as they are; give shardgym/TablePlacement-v1")
         self.encoding, self.hidden = encoding, hidden
         self.cost_network = CostNetwork(self.layout.features, 2, hidden)
         self.placing = PlacementPolicy(self.layout.features, encoding, hidden)

@@ -19,7 +19,7 @@ def make_vec(name: str, n: int, seed: int | None = None, monitor: bool = True, *
     """N environments as one VecEnv, for every algorithm of Stable-Baselines3 and sb3-contrib.
 
     Args:
-        name: an id of the suite, such as "shardgym/TablePlacement-v0".
+        name: an id of the suite, such as "shardgym/TablePlacement-v1".
         n: environments.
         seed: of the first environment; the i-th after it has seed + i.
         monitor: wrap in `VecMonitor`, so that infos carry the episodes' returns and lengths.

@@ -77,7 +77,7 @@ def loop_steps_per_second(model: SummedCostModel, task: Any, episodes: int = 4) 
 
 def schedule(arguments: argparse.Namespace) -> dict[str, Any]:
     """DreamShard's published schedule at 50 tables and 4 devices, its measuring time taken off."""
-    env = make_vec("shardgym/TablePlacement-v0", 10, seed=0, tasks="dlrm-50x4", cost_model=shipped_cost())
+    env = make_vec("shardgym/TablePlacement-v1", 10, seed=0, tasks="dlrm-50x4", cost_model=shipped_cost())
     model = DreamShard("DreamShardPolicy", env, seed=0)
     began = time.perf_counter()
     model.learn(10 * 10 * 50)  # ten iterations of ten placements of 50 tables
@@ -91,12 +91,12 @@ def ppo(agent: Agent, tasks: int) -> dict[str, Any]:
     held_out = family(PPO_FAMILY).all_tasks()[: 2 * tasks]
     ours = np.array([float(model.cost(task, agent.plan(task)).step) for task in held_out])
     results: dict[str, Any] = {}
-    test = gym.make("shardgym/TablePlacement-v0", tasks=held_out, cost_model=model)
+    test = gym.make("shardgym/TablePlacement-v1", tasks=held_out, cost_model=model)
     for key, algorithm, policy in (
         ("ppo", PPO, PlacementActorCriticPolicy),
         ("maskable_ppo", MaskablePPO, MaskablePlacementPolicy),
     ):
-        env = make_vec("shardgym/TablePlacement-v0", 32, seed=0, tasks=PPO_FAMILY, cost_model=model)
+        env = make_vec("shardgym/TablePlacement-v1", 32, seed=0, tasks=PPO_FAMILY, cost_model=model)
         began = time.perf_counter()
         learner = algorithm(policy, env, n_steps=100, batch_size=800, n_epochs=4, learning_rate=1e-3, gamma=1.0, seed=0)
         learner.learn(PPO_STEPS)

@@ -37,7 +37,7 @@ def normal_reuse(mean: float, spread: float, lookups: float, rows: int) -> tuple
         bins = np.diff(ndtr((edges - centre) / spread))
         if lookups / (bins @ BIN_COUNTS) <= rows:
             break
-    return tuple(float(share) for share in bins / bins.sum())
+    return tuple(round(float(share), 6) for share in bins / bins.sum())
 
 
 def reference_counts(table: TableSpec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -25,14 +25,14 @@ REUSE_MEAN_QUANTILES = (
 )  # fmt: skip
 REUSE_SPREAD_QUANTILES = ((0.0, 0.1), (0.05, 0.59), (0.25, 1.54), (0.50, 1.82), (0.75, 2.46), (0.95, 3.29), (1.0, 5.5))
 
-# Spearman correlations of (rows, pooling, reuse mean, reuse spread).
-RANK_CORRELATIONS = np.array(
-    [
-        [1.00, 0.45, -0.59, -0.44],
-        [0.45, 1.00, -0.25, -0.10],
-        [-0.59, -0.25, 1.00, 0.75],
-        [-0.44, -0.10, 0.75, 1.00],
-    ]
+# Spearman correlations of (rows, pooling, reuse mean, reuse spread): .45, -.59, -.44, -.25, -.10, .75 above the
+# diagonal, row by row. A Gaussian copula has them under normal correlations 2 sin(pi r / 6); this is the lower Cholesky
+# factor of these. It is written out, since factoring rounds differently from one linear algebra library to the next.
+COPULA = (
+    (1.000000, 0.000000, 0.000000, 0.000000),
+    (0.466891, 0.884315, 0.000000, 0.000000),
+    (-0.608066, 0.025837, 0.793466, 0.000000),
+    (-0.456702, 0.122759, 0.610600, 0.635233),
 )
 
 DIMS = (4, 8, 16, 32, 64, 128)
@@ -41,7 +41,7 @@ DIMS = (4, 8, 16, 32, 64, 128)
 def dlrm_like(
     count: int, seed: int, dims: tuple[int, ...] = DIMS, dtype: str = "fp32", row_scale: float = 1.0
 ) -> tuple[TableSpec, ...]:
-    """Generate `count` tables; the same seed gives the same tables.
+    """Generate `count` tables; the same seed gives the same tables on every processor.
 
     Args:
         count: number of tables.
@@ -51,13 +51,13 @@ def dlrm_like(
         row_scale: multiplies the rows, for models smaller or larger than the public one.
     """
     rng = np.random.default_rng(seed)
-    # A Gaussian copula: 2 sin(pi r / 6) is the normal correlation that has rank correlation r.
-    normal = rng.multivariate_normal(np.zeros(4), 2 * np.sin(np.pi * RANK_CORRELATIONS / 6), size=count)
-    shares = ndtr(normal).T  # (4, count)
+    independent = rng.standard_normal((4, count))
+    # Rounded, so that a last digit which differs between processors is not carried on.
+    shares = np.round([ndtr(sum(f * row for f, row in zip(factors, independent))) for factors in COPULA], 9)
     rows = np.maximum(1, row_scale * _quantile(ROWS_QUANTILES, shares[0], log=True)).round().astype(int)
     pooling = _quantile(POOLING_QUANTILES, shares[1], log=True)
-    means = _quantile(REUSE_MEAN_QUANTILES, shares[2])
-    spreads = _quantile(REUSE_SPREAD_QUANTILES, shares[3])
+    means = np.round(_quantile(REUSE_MEAN_QUANTILES, shares[2]), 6)
+    spreads = np.round(_quantile(REUSE_SPREAD_QUANTILES, shares[3]), 6)
     dim = rng.choice(dims, size=count)
     return tuple(
         TableSpec(

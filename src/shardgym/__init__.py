@@ -21,7 +21,7 @@ Plans
     `InputError`: what any bad input raises; its message names the field or file and the way out.
 
 Environments
-    `gymnasium.make("shardgym:shardgym/TablePlacement-v0")`; `shardgym.envs` has the rest.
+    `gymnasium.make("shardgym:shardgym/TablePlacement-v1")`; `shardgym.envs` has the rest.
 
 Further faces: `shardgym.envs` (environments and task families), `shardgym.agents` (planners, learning, bounds),
 `shardgym.costmodel` (measuring, fitting), `shardgym.embeddings` (tables, tensor trains, deduplicated batches, models),

@@ -21,7 +21,7 @@ from shardgym.problem.costs import StepCost
 from shardgym.problem.errors import InputError
 from tests.agents.cases import ADDITIVE, best_by_enumeration, make_task, packed_task, step_of
 
-ID = "shardgym/TablePlacement-v0"
+ID = "shardgym/TablePlacement-v1"
 TASKS = [make_task(8, 3, seed, slack=3.0) for seed in range(4)]
 QUICK = Schedules(measured=4, cost_steps=40, cost_batch=32, policy_steps=2)
 

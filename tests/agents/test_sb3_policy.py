@@ -38,7 +38,7 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def make_env(name="shardgym/TablePlacement-v0", **keywords):
+def make_env(name="shardgym/TablePlacement-v1", **keywords):
     return gym.make(name, **({"tasks": TASKS, "cost_model": FusedCost()} | keywords))
 
 

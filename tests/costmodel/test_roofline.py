@@ -15,6 +15,7 @@ from shardgym.problem.tasks import Task
 
 TABLES = dlrm_like(30, seed=5)
 
+
 def task(batch_size=4096, devices=3, tables=TABLES):
     return Task(tuple(tables), (2**50,) * devices, batch_size)
 

@@ -54,11 +54,11 @@ def test_the_cleanrl_script_trains(tasks, monkeypatch, capsys):
 def test_rl_zoo_trains_from_the_yaml(tmp_path):
     if importlib.util.find_spec("rl_zoo3") is None:
         pytest.skip("rl_zoo3 is not installed (it is in the extra `test`)")
-    options = ["--algo", "ppo", "--env", "shardgym/TablePlacement-v0", "--gym-packages", "shardgym", "-n", "700"]
+    options = ["--algo", "ppo", "--env", "shardgym/TablePlacement-v1", "--gym-packages", "shardgym", "-n", "700"]
     options += ["-conf", "examples/rl_zoo_ppo.yml", "--log-folder", tmp_path, "--eval-freq", "-1", "--verbose", "0"]
     out = run("-m", "rl_zoo3.train", *options)
     assert "Saving to" in out
-    assert list(tmp_path.rglob("shardgym-TablePlacement-v0.zip"))
+    assert list(tmp_path.rglob("shardgym-TablePlacement-v1.zip"))
 
 
 def test_the_rllib_script_trains():

@@ -78,7 +78,7 @@ def test_both_checkers_pass_for_every_form_of_tasks_and_for_the_default(name, tm
     sized = {"max_tables": 8, "max_devices": 3}
     forms = [{"tasks": str(path)}, {"tasks": path}, {"tasks": small_task()}, {"tasks": fresh_task} | sized,
              {"tasks": "tight-20x4/test"}, {"tasks": "mixed-20x4"}]  # fmt: skip
-    if name == "shardgym/FormatPlacement-v0":
+    if name == "shardgym/FormatPlacement-v1":
         forms += [{"prices": {"int8": 0.2}, "accuracy_budget": 0.4}, {"tasks": "overfull-20x4"}]
     for keywords in forms:
         with warnings.catch_warnings(record=True) as caught:
@@ -97,7 +97,7 @@ def test_both_checkers_pass_with_the_default_tasks_and_the_shipped_network(name)
         check_env(env.unwrapped)
         sb3_check_env(env)
     # The shipped network says so where it has not measured a format that may be chosen.
-    beyond = OutOfRangeWarning if name == "shardgym/FormatPlacement-v0" else ()
+    beyond = OutOfRangeWarning if name == "shardgym/FormatPlacement-v1" else ()
     assert [str(warning.message) for warning in caught if not issubclass(warning.category, beyond)] == []
 
 

@@ -15,7 +15,7 @@ from shardgym.problem.errors import InputError
 from shardgym.problem.tables import TableSpec
 from tests.envs.cases import FusedCost, additive, small_task, small_tasks
 
-SHARDING, FORMATS_ID = "shardgym:shardgym/TableSharding-v0", "shardgym:shardgym/FormatPlacement-v0"
+SHARDING, FORMATS_ID = "shardgym:shardgym/TableSharding-v1", "shardgym:shardgym/FormatPlacement-v1"
 SCARCE = [
     small_task(seed, tables=6, devices=3, device_memory=memory)
     for seed, memory in ((0, (9 * 10**8, 7 * 10**8, 3 * 10**8)), (4, (10**9, 10**9, 4 * 10**8)))

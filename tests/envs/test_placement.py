@@ -14,7 +14,7 @@ from shardgym.problem.errors import InputError
 from shardgym.problem.placements import Placement
 from tests.envs.cases import additive, small_task, small_tasks
 
-ID = "shardgym:shardgym/TablePlacement-v0"
+ID = "shardgym:shardgym/TablePlacement-v1"
 
 
 def make(**keywords):

@@ -54,7 +54,7 @@ def test_text_tells_the_table_in_hand_and_every_device(name):
 
 def test_human_mode_draws_at_every_step(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
-    env = make("shardgym/TablePlacement-v0", "human")
+    env = make("shardgym/TablePlacement-v1", "human")
     _, info = env.reset(seed=0)
     env.step(int(np.flatnonzero(info["action_mask"])[0]))
     window = env.unwrapped._viewer._window
@@ -66,7 +66,7 @@ def test_human_mode_draws_at_every_step(monkeypatch):
 def test_a_video_is_recorded(tmp_path):
     pytest.importorskip("moviepy", reason="RecordVideo needs moviepy")
     folder = str(tmp_path / "videos")
-    env = gym.wrappers.RecordVideo(make("shardgym/TablePlacement-v0", "rgb_array"), folder, disable_logger=True)
+    env = gym.wrappers.RecordVideo(make("shardgym/TablePlacement-v1", "rgb_array"), folder, disable_logger=True)
     play_all(env)
     env.close()
     (video,) = tmp_path.glob("videos/*.mp4")
@@ -75,10 +75,10 @@ def test_a_video_is_recorded(tmp_path):
 
 def test_a_vector_twin_renders_each_episode():
     keywords = {"tasks": small_task(), "cost_model": additive(), "num_envs": 3}
-    env = gym.make_vec("shardgym/TablePlacement-v0", render_mode="rgb_array", **keywords)
+    env = gym.make_vec("shardgym/TablePlacement-v1", render_mode="rgb_array", **keywords)
     env.reset(seed=0)
     env.step(np.array([0, 1, 2]))
     frames = env.render()
     assert len(frames) == 3
     assert (frames[0] != frames[2]).any()
-    assert gym.make_vec("shardgym/TablePlacement-v0", **keywords).render() is None
+    assert gym.make_vec("shardgym/TablePlacement-v1", **keywords).render() is None

@@ -23,7 +23,7 @@ def test_a_family_is_a_function_of_its_name_half_and_number(name):
     for half, number in itertools.product(("train", "test"), (0, first.count("test") - 1)):
         task = first.task(number, half)
         assert task == again.task(number, half)
-        assert task.name == f"{name}-v1/{half}/{number}"
+        assert task.name == f"{name}-v2/{half}/{number}"
         assert len(task.tables) <= first.tables
         assert task.devices <= first.devices
     assert first.task(0) != first.task(1)
@@ -124,7 +124,7 @@ def test_every_form_of_tasks_becomes_a_source(tmp_path):
     assert as_source(small_task()).draw(rng) == small_task()
     assert as_source(lambda generator: small_task(int(generator.integers(9)))).draw(rng).name.startswith("small")
     assert as_source(iter(small_tasks())).draw(rng) == small_tasks()[0]
-    half = as_source("dlrm-20x4-v1/test")
+    half = as_source("dlrm-20x4-v2/test")
     assert isinstance(half, FamilyTasks)
     assert half.task(3) == family("dlrm-20x4").task(3, "test")
     assert as_source(half) is half

@@ -10,7 +10,7 @@ from shardgym.envs.rewards import IllegalActionError
 from shardgym.problem.errors import InputError
 from tests.envs.cases import FusedCost, additive, small_task, small_tasks
 
-IDS = ["shardgym/TablePlacement-v0", "shardgym/TableSharding-v0", "shardgym/FormatPlacement-v0"]
+IDS = ["shardgym/TablePlacement-v1", "shardgym/TableSharding-v1", "shardgym/FormatPlacement-v1"]
 
 
 def pair(name, count=5, **keywords):

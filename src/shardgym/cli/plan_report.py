@@ -24,7 +24,7 @@ def write_report(path: Path, plans: Sequence[Plan]) -> None:
     environment = jinja2.Environment(loader=jinja2.PackageLoader("shardgym.cli"), autoescape=True, trim_blocks=True)
     communicates = any(c.predicted.phase("forward_comm").any() for plan in plans for c in plan.candidates)
     page = environment.get_template("report.html.j2").render(
-        plans=[_plan_view(plan) for plan in plans], version=__version__, communicates=communicates
+        plans=[plan_view(plan) for plan in plans], version=__version__, communicates=communicates
     )
     write_text(path, page)
 
@@ -82,7 +82,7 @@ def _stack_memory(axes: Axes, plan: Plan, chosen: Candidate) -> None:
     axes.set_xticks(range(plan.task.devices))
 
 
-def _plan_view(plan: Plan) -> dict[str, Any]:
+def plan_view(plan: Plan) -> dict[str, Any]:
     """What the page says of one plan."""
     task, chosen = plan.task, plan.chosen()
     drawing = io.StringIO()

@@ -128,8 +128,8 @@ def _from_record(record: dict[str, Any]) -> Plan:
 
 
 def _cost_record(cost: StepCost) -> dict[str, Any]:
-    phases = {name: [round(float(ms), 4) for ms in cost.phase(name)] for name in PHASES}
-    return {"step_ms": round(float(cost.step), 4), "max_of_sums_ms": round(float(cost.max_of_sums), 4), **phases}
+    phases = {name: cost.phase(name).tolist() for name in PHASES}
+    return {"step_ms": float(cost.step), "max_of_sums_ms": float(cost.max_of_sums), **phases}
 
 
 def _cost(record: dict[str, Any]) -> StepCost:
