@@ -16,8 +16,11 @@ from shardgym.envs.encoding import EncodedTask
 from shardgym.envs.observation import PADDING, Layout
 from shardgym.envs.rewards import REWARD_PER_MS, IllegalActionError, failed_ms
 from shardgym.envs.table_options import ROUNDING
-from shardgym.problem.costs import COMPUTE, EXCHANGE, PHASES, StepCost
+from shardgym.problem.costs import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM, PHASES, step_ms
 from shardgym.problem.placements import UNPLACED
+
+COMPUTE_SLICE = slice(FORWARD, BACKWARD + 1, BACKWARD - FORWARD)
+"""`COMPUTE` as a slice, which numpy takes without a copy."""
 
 
 class Step(NamedTuple):
@@ -82,6 +85,7 @@ class Episode:
         self.sums = np.zeros((layout.max_devices, encoded.states.shape[-1]))
         self.volumes = np.zeros((D, encoded.volumes.shape[-1]))
         self.costs = np.zeros((layout.max_devices, len(PHASES)), np.float32)
+        self.exchange = np.zeros(2, np.float32)
         self.tables = np.zeros((layout.max_tables, layout.features), np.float32)
         self.tables[:T] = encoded.features[0]
         self.budget_left = encoded.budget
@@ -114,7 +118,7 @@ class Episode:
 
     def step_ms(self) -> float:
         """Predicted step latency of what is placed."""
-        return float(StepCost(self.costs[: self.D]).step)
+        return float(step_ms(self.costs[:, COMPUTE_SLICE].max(axis=0), self.exchange))
 
     def board(self) -> Board:
         """Where the episode stands; arrays are copies."""
@@ -169,8 +173,10 @@ class Episode:
         sums = self.sums[device]
         sums += encoded.states[option, row]
         self.volumes[device] += encoded.volumes[option, row]
-        self.costs[device, COMPUTE] = self.cost_model.device_ms(sums, encoded.task, np.array(device))
-        self.costs[: self.D, EXCHANGE] = self.cost_model.exchange.ms(self.volumes, encoded.task.topology)
+        costs = self.costs
+        costs[device, FORWARD], costs[device, BACKWARD] = self.cost_model.device_ms(sums, encoded.task, device)
+        self.exchange = self.cost_model.exchange.ms(self.volumes, encoded.task.topology)
+        costs[: self.D, FORWARD_COMM], costs[: self.D, BACKWARD_COMM] = self.exchange
         self.device_of[row * self.layout.max_pieces + self.piece] = device
         self.piece += 1
         if self.piece >= encoded.pieces[option, row]:

@@ -9,6 +9,7 @@ import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,20 +39,30 @@ class CostHeads:
             self.in_weight, self.in_bias = _stacked([network.head_in for network in networks])  # (M, S, H), (M, H)
             self.out_weight, self.out_bias = _stacked([network.head_out for network in networks])
         self.width, self.hidden = self.in_weight.shape[1:]
+        self._bound: Callable[[int, int, int], None] | None = None
 
     def __call__(self, states: Array) -> Array:
         """Ms of devices, (..., M * S) to (..., phases); zero on an empty device."""
-        kernel = compiled_heads()
+        kernel = self._bound or self._bind()
         if kernel is None:
             return self.reference(states)
         states = np.ascontiguousarray(states, dtype=np.float32)
         ms = np.empty((*states.shape[:-1], self.phases), dtype=np.float32)
-        weights = (self.in_weight, self.in_bias, self.out_weight, self.out_bias)
-        kernel(
-            states.ctypes.data, ms.size // self.phases, self.members, self.width, self.hidden, self.phases,
-            *(array.ctypes.data for array in weights), ms.ctypes.data,
-        )  # fmt: skip
+        kernel(states.ctypes.data, ms.size // self.phases, ms.ctypes.data)
         return ms
+
+    def _bind(self) -> Callable[[int, int, int], None] | None:
+        """The compiled heads with these weights, or None."""
+        function = compiled_heads()
+        if function is not None:
+            sizes = (self.members, self.width, self.hidden, self.phases)
+            weights = (self.in_weight, self.in_bias, self.out_weight, self.out_bias)
+            pointers = [array.ctypes.data for array in weights]
+            self._bound = lambda states, count, ms: function(states, count, *sizes, *pointers, ms)
+        return self._bound
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_bound": None}  # a copy's weights lie elsewhere
 
     def reference(self, states: Array) -> Array:
         """The same in numpy."""

@@ -73,6 +73,48 @@ inline Floats hyperbolic_tangent(Floats x) {
     return 1.0f - 2.0f / (e + 1.0f);
 }
 
+// One device, its vectors running over the hidden units; the same operations in the same order as below.
+void one_device(
+    const float* states, int members, int width, int hidden, int phases, const float* in_weight, const float* in_bias,
+    const float* out_weight, const float* out_bias, float* ms, std::vector<Floats>& scratch) {
+    const int outs = 2 * phases;
+    float* seen = reinterpret_cast<float*>(scratch.data());  // hidden units, then logarithms
+    bool used = false;
+    float sums[8] = {};
+    for (int m = 0; m < members; ++m) {
+        const float* x = states + m * width;
+        for (int s = 0; s < width; ++s) used |= x[s] > 0.0f;
+        for (int s = 0; s < width; s += LANES) {
+            Floats value;
+            std::memcpy(&value, x + s, sizeof value);
+            value = log_plus_one(value);
+            std::memcpy(seen + hidden + s, &value, sizeof value);
+        }
+        const float* weight = in_weight + int64_t(m) * width * hidden;
+        for (int h = 0; h < hidden; h += LANES) {
+            Floats sum;
+            std::memcpy(&sum, in_bias + m * hidden + h, sizeof sum);
+            for (int s = 0; s < width; ++s) {
+                Floats w;
+                std::memcpy(&w, weight + s * hidden + h, sizeof w);
+                sum = sum + all(seen[hidden + s]) * w;
+            }
+            sum = hyperbolic_tangent(sum);
+            std::memcpy(seen + h, &sum, sizeof sum);
+        }
+        weight = out_weight + int64_t(m) * (hidden + width) * outs;
+        float out[16];
+        for (int o = 0; o < outs; ++o) out[o] = out_bias[m * outs + o];
+        for (int s = 0; s < hidden + width; ++s)
+            for (int o = 0; o < outs; ++o) out[o] = out[o] + seen[s] * weight[s * outs + o];
+        Floats ratio = {};
+        for (int o = 0; o < outs; ++o) ratio[o] = out[o];
+        ratio = exponential(least(ratio, 12.0f));
+        for (int p = 0; p < phases; ++p) sums[p] = sums[p] + (x[p] * ratio[p] + ratio[phases + p]);
+    }
+    for (int p = 0; p < phases; ++p) ms[p] = used ? sums[p] / float(members) : 0.0f;
+}
+
 }  // namespace
 
 // Costs of `count` devices.
@@ -84,6 +126,14 @@ extern "C" void cost_heads(
     const float* in_bias, const float* out_weight, const float* out_bias, float* ms) {
     const int row = members * width, outs = 2 * phases;
     std::vector<Floats> x(width), seen(hidden + width), sums(phases);
+    const bool whole = width % LANES == 0 && hidden % LANES == 0 && outs <= LANES;
+    if (count <= 3 && whole) {
+        for (int64_t k = 0; k < count; ++k)
+            one_device(
+                states + k * row, members, width, hidden, phases, in_weight, in_bias, out_weight, out_bias,
+                ms + k * phases, seen);
+        return;
+    }
     for (int64_t first = 0; first < count; first += LANES) {
         const int lanes = count - first < LANES ? int(count - first) : LANES;
         Ints used = {};

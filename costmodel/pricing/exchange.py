@@ -102,14 +102,62 @@ class Correction:
     largest: tuple[float, ...]
     largest_ms: tuple[tuple[float, ...], ...]
 
-    @cached_property
-    def arrays(self) -> tuple[NDArray[np.float64], ...]:
-        """`total`, `total_ms`, `largest`, `largest_ms` as arrays."""
-        return tuple(np.array(each) for each in (self.total, self.total_ms, self.largest, self.largest_ms))
-
 
 FADE_DOUBLINGS = 0.5
 """Outside the measured numbers of devices the correction fades as exp(-(doublings / this)^2)."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Two piecewise linear functions of a volume, forward and backward, straight beyond the outermost knots.
+
+    Args:
+        knots: (K,) bytes, ascending.
+        offset, slope: (K + 1, 2) of each piece, in ms and ms per byte.
+    """
+
+    knots: NDArray[np.float64]
+    offset: NDArray[np.float64]
+    slope: NDArray[np.float64]
+
+    @classmethod
+    def line(cls, slope: NDArray[np.float64]) -> "Curve":
+        """Through the origin, slope (2,)."""
+        return cls(np.empty(0), np.zeros((1, 2)), slope[None])
+
+    def plus(self, knots: NDArray[np.float64], ms: NDArray[np.float64]) -> "Curve":
+        """A line plus what is added at knots (K,), ms (2, K), linear between them and constant beyond."""
+        rise = np.diff(ms, axis=1) / np.maximum(np.diff(knots), 1.0)
+        slope = np.concatenate([np.zeros((2, 1)), rise, np.zeros((2, 1))], axis=1).T  # (K + 1, 2)
+        at = np.concatenate([ms[:, :1], ms], axis=1).T - slope * np.concatenate([knots[:1], knots])[:, None]
+        return Curve(knots, at + self.offset, slope + self.slope)
+
+    def __call__(self, volume: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(...,) bytes to (..., 2) ms."""
+        piece = self.knots.searchsorted(volume)
+        return self.offset[piece] + self.slope[piece] * volume[..., None]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A physical exchange between so many devices in such hosts: ms = start + by_host(bytes of the fullest host) +
+    by_device(bytes of the largest device).
+
+    Args:
+        per_host: devices per host.
+        start: (2,) ms.
+        by_host, by_device: of the two volumes.
+    """
+
+    per_host: int
+    start: NDArray[np.float64]
+    by_host: Curve
+    by_device: Curve
+
+    def ms(self, host: NDArray[np.float64], largest: NDArray[np.float64]) -> NDArray[np.float32]:
+        """(..., 2) ms from the bytes (...) of the fullest host and of the largest device; zero where none is sent."""
+        ms = self.start + self.by_host(host) + self.by_device(largest)
+        return (ms * (largest > 0)[..., None]).astype(np.float32)
 
 
 @public("shardgym.costmodel")
@@ -126,7 +174,8 @@ class PhysicalExchange(Exchange):
     Args:
         forward, backward: coefficients.
         devices_per_host: of a task without a topology; None for one host, whatever the number of devices.
-        corrections: by measured number of devices, ascending; none of a task with a topology of several hosts.
+        corrections: by measured number of devices, ascending; none of a task on several hosts or with its own
+            bandwidth within the host.
     """
 
     forward: Direction
@@ -140,12 +189,12 @@ class PhysicalExchange(Exchange):
         devices = sent.shape[-1]
         if devices == 1:
             return np.zeros((*sent.shape[:-1], 2), dtype=np.float32)
-        total, largest = sent.sum(axis=-1), sent.max(axis=-1)
-        per_host = self._per_host(devices, topology)
-        if per_host >= devices:
-            return self._ms(total, total, largest, devices, topology)
-        host = np.add.reduceat(sent, np.arange(0, devices, per_host), axis=-1).max(axis=-1)
-        return self._ms(total, host, largest, devices, topology)
+        form = self.form(devices, topology)
+        if form.per_host >= devices:
+            host = sent.sum(axis=-1)
+        else:
+            host = np.add.reduceat(sent, np.arange(0, devices, form.per_host), axis=-1).max(axis=-1)
+        return form.ms(host, sent.max(axis=-1))
 
     def floor(
         self, volumes: NDArray[np.float64], devices: int, topology: Topology | None = None
@@ -153,49 +202,50 @@ class PhysicalExchange(Exchange):
         """As `Exchange.floor`: volumes spread evenly, but for the largest table, which is whole on some device."""
         if devices == 1:
             return np.zeros(2)
+        form = self.form(devices, topology)
         total = volumes.sum(keepdims=True)[0]  # (1,)
         largest = np.maximum(total / devices, volumes.max(initial=0.0))
-        hosts = -(-devices // self._per_host(devices, topology))
-        host = np.maximum(total / hosts, largest)
-        return self._ms(total, host, largest, devices, topology)[0].astype(np.float64)
+        host = np.maximum(total / -(-devices // form.per_host), largest)
+        return form.ms(host, largest)[0].astype(np.float64)
 
-    def _per_host(self, devices: int, topology: Topology | None) -> int:
-        """Devices of a host that the exchange is priced with."""
-        return topology.devices_per_host if topology is not None else self.devices_per_host or devices
+    def form(self, devices: int, topology: Topology | None = None) -> Form:
+        """The exchange between so many devices."""
+        known = self._forms.get((devices, topology))
+        if known is None:
+            known = self._forms[devices, topology] = self._form(devices, topology)
+        return known
 
-    def _ms(
-        self,
-        total: NDArray[np.float64],
-        host: NDArray[np.float64],
-        largest: NDArray[np.float64],
-        devices: int,
-        topology: Topology | None,
-    ) -> NDArray[np.float32]:
-        """(..., 2) ms from the bytes (...) of all devices, of the fullest host and of the largest device."""
+    @cached_property
+    def _forms(self) -> dict[tuple[int, Topology | None], Form]:
+        return {}
+
+    def _form(self, devices: int, topology: Topology | None) -> Form:
+        both = (self.forward, self.backward)
+        start = np.array([one.start + one.peer * (devices - 1) for one in both])
+        by_host, by_device = np.array([one.host for one in both]), np.array([one.device for one in both])
+        per_host = topology.devices_per_host if topology is not None else self.devices_per_host or devices
         within = topology.within_bandwidth if topology is not None else None
-        between = topology.between_bandwidth if topology is not None else BETWEEN_HOSTS
-        several = self._per_host(devices, topology) < devices
-        weight, correction = (0.0, None) if several or within else self._correction(devices)
-        ms = np.empty((*np.shape(total), 2), dtype=np.float32)
-        for k, one in enumerate((self.forward, self.backward)):
-            cost = one.host * host + one.device * largest if within is None else largest * (1e3 / within)
-            if several:
-                cost = cost + largest * (1e3 / between)
-            cost = cost + (one.start + one.peer * (devices - 1))
-            if correction is not None:
-                totals, total_ms, largests, largest_ms = correction.arrays
-                added = np.interp(total, totals, total_ms[k]) + np.interp(largest, largests, largest_ms[k])
-                cost = cost + weight * added
-            ms[..., k] = cost * (total > 0)
-        return ms
+        if within is not None:
+            by_host, by_device = np.zeros(2), np.full(2, 1e3 / within)
+        if per_host < devices:
+            by_device = by_device + 1e3 / (BETWEEN_HOSTS if topology is None else topology.between_bandwidth)
+        elif within is None and self.corrections:
+            return self._corrected(devices, per_host, start, Curve.line(by_host), Curve.line(by_device))
+        return Form(per_host, start, Curve.line(by_host), Curve.line(by_device))
 
-    def _correction(self, devices: int) -> tuple[float, Correction | None]:
-        """The correction of the nearest measured number of devices, and how much of it holds at this number."""
-        if not self.corrections:
-            return 0.0, None
+    def _corrected(
+        self, devices: int, per_host: int, start: NDArray[np.float64], by_host: Curve, by_device: Curve
+    ) -> Form:
+        """With the correction of the nearest measured number of devices, as much of it as holds at this number."""
         apart = [abs(float(np.log2(devices / one.devices))) for one in self.corrections]
         nearest = int(np.argmin(apart))
-        return float(np.exp(-((apart[nearest] / FADE_DOUBLINGS) ** 2))), self.corrections[nearest]
+        one, weight = self.corrections[nearest], float(np.exp(-((apart[nearest] / FADE_DOUBLINGS) ** 2)))
+        return Form(
+            per_host,
+            start,
+            by_host.plus(np.array(one.total), weight * np.array(one.total_ms)),
+            by_device.plus(np.array(one.largest), weight * np.array(one.largest_ms)),
+        )
 
     def measured_devices(self) -> tuple[int, int] | None:
         """Least and most devices that it was fitted on, or None."""

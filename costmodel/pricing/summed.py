@@ -51,7 +51,7 @@ class SummedCostModel(ABC):
         return np.array([[sent_bytes(table, task.batch_size)] for table in task.tables], dtype=np.float64)
 
     def device_ms(
-        self, states: NDArray[np.floating], task: Task, devices: NDArray[np.integer] | None = None
+        self, states: NDArray[np.floating], task: Task, devices: NDArray[np.integer] | int | None = None
     ) -> NDArray[np.float32]:
         """Forward and backward of devices at their own speeds.
 

@@ -65,8 +65,8 @@ def step_ms(slowest: NDArray[np.floating], exchange: NDArray[np.floating]) -> ND
         slowest: (..., 2) ms of the slowest device, forward and backward.
         exchange: (..., 2) ms of the all-to-alls, forward and backward.
     """
-    computing = slowest[..., 0].astype(np.float64) + slowest[..., 1]
-    return computing + (exchange[..., 0].astype(np.float64) + exchange[..., 1])
+    slowest, exchange = slowest.astype(np.float64), exchange.astype(np.float64)
+    return (slowest[..., 0] + slowest[..., 1]) + (exchange[..., 0] + exchange[..., 1])
 
 
 @public("shardgym")
