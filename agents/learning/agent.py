@@ -1,5 +1,6 @@
 """A trained agent: a policy that places tables one after another, and its file."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,9 @@ from shardgym.problem.tasks import Task
 
 FILE_KIND = "shardgym agent 2"
 
+SCORE_GRID = 2.0**20
+"""Scores are compared in whole multiples of one over this; of equal ones the first device wins."""
+
 
 @public("shardgym.agents")
 class Agent:
@@ -36,6 +40,8 @@ class Agent:
 
     def __init__(self, policy: PlacementPolicy, cost_model: SummedCostModel, trained_on: str = "") -> None:
         self.policy = policy.eval()
+        # Decides in float64 and on rounded scores, so that the same device wins on every processor.
+        self._exact = deepcopy(policy).double()
         self.cost_model = cost_model
         self.trained_on = trained_on
 
@@ -49,11 +55,12 @@ class Agent:
         require_feasible(task)
         costed = CostedTask.of(task, self.cost_model)
         episode = Construction(costed, 1)
-        encodings = self.policy.encoder(raw_features(task))
-        sums = torch.zeros(1, task.devices, encodings.shape[1])
+        encodings = self._exact.encoder(raw_features(task).double())
+        sums = torch.zeros(1, task.devices, encodings.shape[1], dtype=torch.float64)
         while not episode.done and episode.legal().any():
             table, after = episode.table, episode.costs_after()
-            device = int(self.policy.logits(sums, encodings[table], decide(episode, after)).argmax())
+            scores = self._exact.logits(sums, encodings[table], in_double(decide(episode, after)))
+            device = int(torch.round(scores * SCORE_GRID).argmax())
             sums[0, device] += encodings[table]
             episode.place(np.array([device]), after)
         return finish(costed, episode.device_of[0], budget_seconds)
@@ -79,6 +86,11 @@ class Agent:
 def raw_features(task: Task) -> Tensor:
     """(T, F) features of the tables, as the policy's encoder reads them."""
     return torch.from_numpy(table_features(task.tables, task.batch_size))
+
+
+def in_double(decision: Decision) -> Decision:
+    """The same in float64."""
+    return Decision(*(each.double() if each.is_floating_point() else each for each in decision))
 
 
 def decide(episode: Construction, after: np.ndarray) -> Decision:
