@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shardgym.costmodel.learned import COMPUTE
 from shardgym.costmodel.measuring.meter import Meter, Timing
 from shardgym.costmodel.pricing.summed import SummedCostModel
 from shardgym.dataio.index_draw import bag_lengths, draw_ids
 from shardgym.dataio.tables.synthetic import dlrm_like
 from shardgym.embeddings.shard import EmbeddingShard, OpBatch
+from shardgym.problem.costs import COMPUTE
 from shardgym.problem.tasks import Task
 
 DEVICES = 4

@@ -1,13 +1,14 @@
 """How well latencies are predicted: on the shipped measurements, on public ones, and where it counts, in ranking.
 
     python -m benchmarks.costmodel [part ...]
+    python -m benchmarks.costmodel --all-to-all FILE    fit on the public 4-process set, judge this file of its columns
 
-Parts: own, public, small_data, speed, ranking, monotone; all of them by default. Held-out groups hold no table that was
-trained on. The last line is one JSON object.
+Parts: own, public, all_to_all, small_data, speed, ranking, monotone; all of them by default. Held-out groups
+hold no table that was trained on. The last line is one JSON object.
 """
 
+import argparse
 import json
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -16,19 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import kendalltau
 
+from benchmarks.all_to_all_costs import all_to_all
 from benchmarks.cost_ranking import TIMING, measure_task
 from benchmarks.public_costs import fused_data, ten_parts
 from benchmarks.public_data import public_data
 from shardgym.costmodel.fit import FitOptions, fit_additive, fit_network, phase_errors
 from shardgym.costmodel.measuring.drift import without_drift
 from shardgym.costmodel.measuring.meter import Meter
-from shardgym.costmodel.networks.all_to_all_network import exchange_inputs, train_exchange
 from shardgym.costmodel.networks.dreamshard_network import DreamShardCost, features_with_batch, published_features
 from shardgym.costmodel.networks.training import train
 from shardgym.costmodel.pricing.ranges import OutOfRangeWarning
@@ -72,7 +72,7 @@ def own() -> dict[str, Any]:
 
 
 def public() -> dict[str, Any]:
-    """The public measurements: fused costs of 4 and 8 processes, and all-to-alls of 4."""
+    """The public measurements: fused costs of 4 and 8 processes."""
     found: dict[str, Any] = {}
     tables = public_data("dlrm_tables_856.parquet")
     for name in ("4proc", "8proc"):
@@ -81,9 +81,6 @@ def public() -> dict[str, Any]:
             console.print(f"public {name}: the data is not on this machine")
             continue
         found[f"fbgemm_{name}"] = _public_fused(fused_data(path, tables))
-    path = public_data("all_to_all_cpu_4proc.parquet")
-    if path is not None:
-        found["all_to_all_4proc"] = _public_exchange(path)
     show = Table(title="public: last tenth of the groups")
     for column in ("file", "median APE", "Kendall tau"):
         show.add_column(column)
@@ -102,21 +99,6 @@ def _public_fused(data) -> dict[str, float]:
         with torch.no_grad():
             members.append(network(test.features, test.group_of(), len(test))[:, 0].numpy())
     return _errors(np.mean(members, axis=0), test.targets[:, 0].numpy())
-
-
-def _public_exchange(path: Path) -> dict[str, float]:
-    """Each device's forward and backward, from all devices' dims alone: starts are left out, as a planner has none."""
-    rows = pq.read_table(path).to_pylist()
-    times = np.array([(row["forward_ms"], row["backward_ms"]) for row in rows]).transpose(0, 2, 1)  # (N, D, 2)
-    dims = np.array([row["device_dims"] for row in rows], dtype=float)
-    volumes, others = exchange_inputs(dims, np.full(len(dims), 65536))
-    learn, watch, judge = ten_parts(len(rows))
-    chosen = np.concatenate([learn, watch])
-    targets = torch.from_numpy(times).float()
-    network = train_exchange(volumes[chosen], others[chosen], targets[chosen], epochs=60, learning_rate=5e-3, batch=128)
-    with torch.no_grad():
-        predicted = network(volumes[judge], others[judge]).numpy()
-    return _errors(predicted.ravel(), times[judge].ravel())
 
 
 def _errors(predicted: np.ndarray, measured: np.ndarray) -> dict[str, float]:
@@ -188,17 +170,25 @@ def monotone() -> dict[str, Any]:
     return {"monotone_share": held / 2000}
 
 
-PARTS = {part.__name__: part for part in (own, public, small_data, speed, ranking, monotone)}
+PARTS = {part.__name__: part for part in (own, public, all_to_all, small_data, speed, ranking, monotone)}
 
 
-def main(wanted: list[str]) -> None:
+def main() -> None:
     """Run the parts and print the JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all by default")
+    parser.add_argument("--all-to-all", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore", OutOfRangeWarning)
-    record: dict[str, Any] = {}
-    for name in wanted or PARTS:
-        record |= PARTS[name]()
+    if arguments.all_to_all is not None:
+        record = all_to_all(arguments.all_to_all)
+    else:
+        record = {}
+        for name in arguments.parts or PARTS:
+            record |= PARTS[name]()
+    console.print(record.get("all_to_all", ""))
     print(json.dumps(record))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from shardgym.costmodel import shipped
-from shardgym.costmodel.fit import FitOptions, fit_exchange, fit_network
+from shardgym.costmodel.exchange_fit import fit_exchange
+from shardgym.costmodel.fit import FitOptions, fit_network
 from shardgym.costmodel.learned import LearnedCost
 from shardgym.costmodel.measuring.all_to_all_samples import AllToAllSample, read_exchanges, write_exchanges
 from shardgym.costmodel.measuring.drift import without_drift

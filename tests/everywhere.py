@@ -24,7 +24,7 @@ def digest(*parts) -> str:
     """Of arrays by their bytes, of anything else by its JSON."""
     total = hashlib.sha256()
     for part in parts:
-        total.update(np.ascontiguousarray(part).tobytes() if isinstance(part, np.ndarray) else json.dumps(part).encode())
+        total.update(part.tobytes() if isinstance(part, np.ndarray) else json.dumps(part).encode())
     return total.hexdigest()[:16]
 
 

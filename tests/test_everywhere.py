@@ -14,7 +14,7 @@ MACHINES = {
     "plain": {},
     "no vector instructions in torch, two threads": {"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "2"},
     "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_NUM_THREADS": "1"},
-    "no compiler, old BLAS kernels": {"SHARDGYM_KERNELS": "off", "OPENBLAS_CORETYPE": "Nehalem", "MKL_CBWR": "COMPATIBLE"},
+    "no compiler, old BLAS kernels": {"SHARDGYM_KERNELS": "off", "OPENBLAS_CORETYPE": "Nehalem"},
 }
 
 
