@@ -1,15 +1,24 @@
-"""How fast the environments step, and how much memory they take: `python -m benchmarks.envs`.
+"""How fast the environments step, and how much memory they take: `python -m benchmarks.envs [--against COMMIT]`.
+
+With `--against` the benchmark of another commit runs in turn with this one, and the three speeds are also given as
+ratios to it: `against.single`, `against.vector`, `against.sparse`.
 
 All runs are interleaved in rounds; a number is the median of its rounds. Actions are drawn beforehand, and are all
 legal: the tasks leave room everywhere. Tasks are encoded before the clock starts, as they are after the first pass
 over a family's training half.
 """
 
+import argparse
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
 import tracemalloc
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import gymnasium as gym
@@ -19,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 import shardgym
+from benchmarks.price_identity import price_identity
 from shardgym.costmodel.pricing.ranges import OutOfRangeWarning
 from shardgym.costmodel.shipped import shipped_cost
 from shardgym.dataio.tables.synthetic import dlrm_like
@@ -35,7 +45,8 @@ DREAMSHARD_STEPS_PER_S = 620  # of its public environment and policy, learning i
 TARGETS = {
     "single_steps_per_s": (">=", 15_000), "vector_steps_per_s": (">=", 400_000),
     "vector_steps_per_s_sparse": (">=", 1_000_000), "step_cost_growth": ("<=", 2.0),
-    "vector_vs_single": (">=", 20.0), "kb_per_env": ("<", 64.0),
+    "vector_vs_single": (">=", 20.0), "kb_per_env": ("<=", 64.0), "price_identity": ("<=", 1e-6),
+    "against.single": (">=", 0.85), "against.vector": (">=", 0.85), "against.sparse": (">=", 0.85),
 }  # fmt: skip
 
 
@@ -118,8 +129,51 @@ def kb_per_env() -> float:
     return (after - before) / ENVS / 1024
 
 
+AGAINST = {
+    "single": "single_steps_per_s", "vector": "vector_steps_per_s", "sparse": "vector_steps_per_s_sparse",
+}  # fmt: skip
+AGAINST_ROUNDS = 2
+
+
 def main() -> None:
     """Measure, print a table, and one JSON object as the last line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--against", metavar="COMMIT", help="compare with this commit's own benchmark")
+    commit = parser.parse_args().against
+    result = {"price_identity": price_identity(shipped_cost())} | measured()
+    if commit is not None:
+        result |= ratios_to(commit)
+    report(result)
+
+
+def ratios_to(commit: str) -> dict[str, float]:
+    """The three speeds over those of another commit, each measured by a run of its own, in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree, site = Path(folder) / "tree", Path(folder) / "site"
+        subprocess.run(["git", "worktree", "add", "--detach", str(tree), commit], check=True, capture_output=True)
+        try:
+            install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(site)]
+            subprocess.run([sys.executable, *install, str(tree)], check=True, capture_output=True)
+            runs = {"ours": (Path.cwd(), None), "theirs": (tree, str(site))}
+            rates: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
+            for _ in range(AGAINST_ROUNDS):
+                for name, (where, path) in runs.items():
+                    environment = os.environ | ({"PYTHONPATH": path} if path else {})
+                    command = [sys.executable, "-m", "benchmarks.envs"]
+                    done = subprocess.run(
+                        command, cwd=where, env=environment, check=True, capture_output=True, text=True
+                    )
+                    rates[name].append(json.loads(done.stdout.splitlines()[-1]))
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True, capture_output=True)
+    return {
+        f"against.{short}": median(ours[key] / theirs[key] for ours, theirs in zip(rates["ours"], rates["theirs"]))
+        for short, key in AGAINST.items()
+    }
+
+
+def measured() -> dict[str, float]:
+    """Every number by name."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", OutOfRangeWarning)  # of formats; it is speed that is measured here
     rng = np.random.default_rng(0)
@@ -162,7 +216,7 @@ def main() -> None:
     result["vector_vs_forward"] = result["vector_steps_per_s"] / result["forward_256"]
     result["single_vs_dreamshard"] = result["single_steps_per_s"] / DREAMSHARD_STEPS_PER_S
     result["kb_per_env"] = kb_per_env()
-    report(result)
+    return result
 
 
 def report(result: dict[str, float]) -> None:
@@ -176,7 +230,7 @@ def report(result: dict[str, float]) -> None:
         shown = f"{value:,.0f}" if value > 100 else f"{value:.3g}"
         table.add_row(name, shown, f"{sign} {target:,}" if target is not None else "", met)
     Console().print(table)
-    print(json.dumps({name: round(value, 4) for name, value in result.items()}))
+    print(json.dumps({name: round(value, 10) for name, value in result.items()}))
 
 
 if __name__ == "__main__":

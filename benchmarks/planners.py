@@ -1,6 +1,6 @@
 """Planners on held-out tasks at equal time: `python -m benchmarks.planners [--tasks N] [--parts a,b] [--seconds S]`.
 
-Prints a table a part, then one JSON object as the last line.
+Asserts that all price alike before anything is timed. Prints a table per part, then one JSON object as the last line.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.planner_parts import learning, quality, scale
+from benchmarks.price_identity import price_identity
 from shardgym.agents.learning.pretrained import pretrained_agent
 from shardgym.costmodel.shipped import shipped_cost
 
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--parts", default=",".join(PARTS))
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
-    results: dict[str, Any] = {}
+    results: dict[str, Any] = {"price_identity": price_identity(shipped_cost())}
     console = Console()
     for part in arguments.parts.split(","):
         began = time.perf_counter()
