@@ -1,7 +1,7 @@
 """How fast the environments step, and how much memory they take: `python -m benchmarks.envs [--against COMMIT]`.
 
-With `--against` the benchmark of another commit runs in turn with this one, and the three speeds are also given as
-ratios to it: `against.single`, `against.vector`, `against.sparse`.
+With `--against` the three speeds are also given as ratios to those of another commit, which runs in turn with this one:
+`against.single`, `against.vector`, `against.sparse` (`benchmarks.env_speeds`).
 
 All runs are interleaved in rounds; a number is the median of its rounds. Actions are drawn beforehand, and are all
 legal: the tasks leave room everywhere. Tasks are encoded before the clock starts, as they are after the first pass
@@ -129,10 +129,7 @@ def kb_per_env() -> float:
     return (after - before) / ENVS / 1024
 
 
-AGAINST = {
-    "single": "single_steps_per_s", "vector": "vector_steps_per_s", "sparse": "vector_steps_per_s_sparse",
-}  # fmt: skip
-AGAINST_ROUNDS = 2
+AGAINST_ROUNDS = 5
 
 
 def main() -> None:
@@ -147,29 +144,25 @@ def main() -> None:
 
 
 def ratios_to(commit: str) -> dict[str, float]:
-    """The three speeds over those of another commit, each measured by a run of its own, in turn."""
+    """The three speeds over those of another commit: medians of rounds in which the two run in turn."""
     with tempfile.TemporaryDirectory() as folder:
         tree, site = Path(folder) / "tree", Path(folder) / "site"
         subprocess.run(["git", "worktree", "add", "--detach", str(tree), commit], check=True, capture_output=True)
         try:
             install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(site)]
             subprocess.run([sys.executable, *install, str(tree)], check=True, capture_output=True)
-            runs = {"ours": (Path.cwd(), None), "theirs": (tree, str(site))}
-            rates: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
-            for _ in range(AGAINST_ROUNDS):
-                for name, (where, path) in runs.items():
-                    environment = os.environ | ({"PYTHONPATH": path} if path else {})
-                    command = [sys.executable, "-m", "benchmarks.envs"]
-                    done = subprocess.run(
-                        command, cwd=where, env=environment, check=True, capture_output=True, text=True
-                    )
-                    rates[name].append(json.loads(done.stdout.splitlines()[-1]))
+            rounds = [(speeds(), speeds(site)) for _ in range(AGAINST_ROUNDS)]
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True, capture_output=True)
-    return {
-        f"against.{short}": median(ours[key] / theirs[key] for ours, theirs in zip(rates["ours"], rates["theirs"]))
-        for short, key in AGAINST.items()
-    }
+    return {f"against.{key}": median(ours[key] / theirs[key] for ours, theirs in rounds) for key in rounds[0][0]}
+
+
+def speeds(site: Path | None = None) -> dict[str, float]:
+    """What `benchmarks.env_speeds` says of the package, or of the one installed in a folder."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": str(site)} if site else {})
+    command = [sys.executable, "-m", "benchmarks.env_speeds"]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def measured() -> dict[str, float]:

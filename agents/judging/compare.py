@@ -48,6 +48,7 @@ class Trial:
         bound_ms: proven lower bound of the task.
         failure: why there is no placement, or "".
         placement: the placement, or None.
+        extrapolated: whether some of the task's costs rest on extrapolation.
     """
 
     family: str
@@ -60,6 +61,7 @@ class Trial:
     bound_ms: float
     failure: str
     placement: Placement | None
+    extrapolated: bool = False
 
 
 @public("shardgym.agents")
@@ -75,6 +77,7 @@ class Summary:
         against_first: mean ratio to the first planner over tasks that both planned, with its 95% interval
             (paired, Student's t on logarithms).
         measured: mean measured step, or None.
+        extrapolated: whether costs of the family rest on extrapolation in part.
     """
 
     family: str
@@ -88,6 +91,7 @@ class Summary:
     seconds: float
     against_first: tuple[float, float, float]
     measured: float | None
+    extrapolated: bool = False
 
 
 def suite_tasks(suite: str, tasks_per_family: int | None = None) -> dict[str, list[Task]]:
@@ -187,6 +191,7 @@ def summarise(trials: Sequence[Trial]) -> list[Summary]:
                 float(np.mean([t.seconds for t in group])),
                 paired_ratio(group, groups.get((name, first, budget), [])),
                 float(np.mean(measured)) if measured else None,
+                any(t.extrapolated for t in group),
             )
         )
     return summaries
@@ -221,7 +226,10 @@ def _try(
         placement.validate(task)
         step = float(cost_model.cost(task, placement).step)
         measured = float(measure.cost(task, placement).step) if measure else None
-    return Trial(name, task.name, planner.name, budget, step, measured, seconds, bound, failure, placement)
+    extrapolated = bool(cost_model.extrapolations(task))
+    return Trial(
+        name, task.name, planner.name, budget, step, measured, seconds, bound, failure, placement, extrapolated
+    )
 
 
 def _statistics(ratios: Sequence[float]) -> tuple[float, float, float]:

@@ -96,6 +96,10 @@ class SummedCostModel(ABC):
             np.float32
         )
 
+    def extrapolations(self, task: Task) -> list[str]:
+        """What of a task's costs rests on extrapolation, a sentence each; empty when all is within the measured."""
+        return []
+
     def table_floors(self, task: Task) -> NDArray[np.float32]:
         """Ms that each table adds to the compute of its device at least, (T, 2), at relative speed 1.
 

@@ -195,7 +195,7 @@ def wait_for_parts(folder: Path, count: int, process: subprocess.Popen, seconds:
 def test_the_demo_runs_whole_and_then_reuses_everything(tmp_path, capsys):
     from shardgym.cli.demo import Demo, Scale
 
-    scale = Scale(groups=40, pool=20, unseen=8, dims=(4,), epochs=5, updates=2)
+    scale = Scale(groups=40, pool=20, unseen=16, dims=(4,), epochs=5, updates=2)
     first = Demo(tmp_path, scale, seed=0).run()
     made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     second = Demo(tmp_path, scale, seed=0).run()

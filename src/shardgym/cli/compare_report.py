@@ -21,6 +21,9 @@ COLUMNS = (
     "measured ms",
 )  # fmt: skip
 
+EXTRAPOLATED = " *"
+"""Behind a family whose costs rest on extrapolation in part."""
+
 PAGE = Template(
     """<!doctype html><html lang="en"><meta charset="utf-8"><title>Planners compared</title>
 <style>body{font-family:sans-serif;margin:2em;max-width:80em}table{border-collapse:collapse}
@@ -28,7 +31,7 @@ td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}td:nth-chi
 <h1>Planners compared</h1><p>{{ about }}</p>
 <p>Ratios are to a proven bound, or to the best plan known where no bound says enough; 1 is the best there can be.
 A task without a plan counts as not feasible. "To the first" is the mean ratio to the first planner on the tasks that
-both planned, with its paired 95% interval.</p>
+both planned, with its paired 95% interval. * Costs of this family rest on extrapolation in part.</p>
 <table><tr>{% for c in columns %}<th>{{ c }}</th>{% endfor %}</tr>
 {% for row in rows %}<tr>{% for c in row %}<td>{{ c }}</td>{% endfor %}</tr>
 {% endfor %}</table>
@@ -42,7 +45,8 @@ both planned, with its paired 95% interval.</p>
 
 def rich_table(summaries: Sequence[Summary], title: str = "planners") -> Table:
     """For the terminal."""
-    table = Table(title=title)
+    caption = "* costs of this family rest on extrapolation in part" if any(s.extrapolated for s in summaries) else None
+    table = Table(title=title, caption=caption)
     for name in COLUMNS:
         table.add_column(name, justify="left" if name in ("family", "planner", "to") else "right")
     for row in map(_row, summaries):
@@ -74,7 +78,7 @@ def _row(s: Summary) -> tuple[str, ...]:
     measured = "" if s.measured is None else f"{s.measured:.2f}"
     ratios = ("-" if np.isnan(value) else f"{value:.4f}" for value in (s.mean, s.p95, s.worst))
     return (
-        s.family,
+        f"{s.family}{EXTRAPOLATED if s.extrapolated else ''}",
         s.planner,
         f"{s.budget:g}",
         *ratios,
