@@ -7,7 +7,8 @@ Cost models
     `RooflineCost(machine)` with `A100`, `H100`, `H200`, `CPU_CORE` or your own `Machine`: analytic.
     `AdditiveCost`, `DreamShardCost`: baselines.
     `SummedCostModel`: subclass it for your own: what each table adds, what one device computes, and an `Exchange` of
-    all devices together (`PhysicalExchange`, `NoExchange`, or your own).
+    all devices together (`PhysicalExchange` of two `Direction`s,
+    `NoExchange`, or your own).
 
 Measuring
     `Meter(device, timing=Timing(...))` times a group of tables; `measure_design(design, folder, meter, seconds)` many,

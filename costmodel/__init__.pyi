@@ -20,7 +20,12 @@ from .named import cost_model as cost_model
 from .networks.dreamshard_network import DreamShardCost as DreamShardCost
 from .networks.training import FitOptions as FitOptions
 from .pricing.additive import AdditiveCost as AdditiveCost
-from .pricing.exchange import Exchange as Exchange, NoExchange as NoExchange, PhysicalExchange as PhysicalExchange
+from .pricing.exchange import (
+    Direction as Direction,
+    Exchange as Exchange,
+    NoExchange as NoExchange,
+    PhysicalExchange as PhysicalExchange,
+)
 from .pricing.ranges import OutOfRangeWarning as OutOfRangeWarning
 from .pricing.roofline import RooflineCost as RooflineCost
 from .pricing.roofline_machines import (

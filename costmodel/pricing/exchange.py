@@ -66,6 +66,7 @@ class NoExchange(Exchange):
         return np.zeros((*volumes.shape[:-2], 2), dtype=np.float32)
 
 
+@public("shardgym.costmodel")
 @dataclass(frozen=True)
 class Direction:
     """Coefficients of one collective, none negative.

@@ -1,11 +1,10 @@
 """What deduplicated batches share: feature groups, each holding its keys' lists in its own form."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from shardgym.embeddings.jagged.checks import (
     check_keys,

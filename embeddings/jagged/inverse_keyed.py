@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from typing_extensions import Self
 
 from shardgym.embeddings.jagged.checks import check_integers, check_keys, check_same_stride
 from shardgym.embeddings.jagged.dedup import unique_rows

@@ -1,12 +1,11 @@
 """A jagged tensor on torch alone, with TorchRec's names: rows of unequal length in one flat tensor."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from typing_extensions import Self
 
 from shardgym.embeddings.jagged.checks import check_lengths
 from shardgym.embeddings.jagged.ops import offsets_from_lengths

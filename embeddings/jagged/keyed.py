@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from typing_extensions import Self
 
 from shardgym.embeddings.jagged.checks import (
     check_keys,

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from typing_extensions import Self
 
 from shardgym.embeddings.jagged.checks import check_integers, check_keys
 from shardgym.embeddings.jagged.dedup import bits

@@ -8,6 +8,7 @@ Tables
     `read_tables(path)`, `write_tables(path, tables)`: table sets in JSON, CSV or Parquet.
     `tables_from_source("dlrm:50")`: the same by name, as the commands take them.
     `TableSpec(name, rows, dim, pooling, ...)`, `TensorTrainFormat`, `Dedup`: one table, by hand.
+    `Topology(devices_per_host, ...)`: hosts, bandwidths and speeds of a task's devices, where it matters.
 
 Costs
     `cost_model("shipped")`: the network fitted on the shipped measurements; "roofline", or a file of `shardgym fit`.

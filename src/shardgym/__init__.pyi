@@ -8,5 +8,6 @@ from .problem.plan_files import Candidate as Candidate, Plan as Plan, read_plan 
 from .problem.tables import Dedup as Dedup, TableSpec as TableSpec, TensorTrainFormat as TensorTrainFormat
 from .problem.task_files import read_tasks as read_tasks, write_tasks as write_tasks
 from .problem.tasks import Task as Task
+from .problem.topology import Topology as Topology
 from .version import __version__ as __version__
 from .workflow import plan as plan
