@@ -39,8 +39,8 @@ def all_to_all(given: Path | None = None) -> dict[str, Any]:
     found: dict[str, float] = {"growth_512_over_4": growth(shipped_cost().exchange)}
     if public is not None:
         measured, others = public_all_to_alls(public)
-        learn, watch, judge = ten_parts(len(measured.ms))
-        found["in_range"] = public_error(fit_on(measured, np.concatenate([learn, watch])), measured, others, judge)
+        *train_on, test_on = ten_parts(len(measured.ms))
+        found["in_range"] = public_error(fit_on(measured, np.concatenate(train_on)), measured, others, test_on)
         if given is not None:
             fitted = fit_on(measured, np.arange(len(measured.ms)))
             other = public_all_to_alls(given)
@@ -106,12 +106,12 @@ def fit_on(measured: AllToAlls, chosen: NDArray[np.int64]) -> Fitted:
     return fit_all_to_alls([AllToAlls(measured.devices, *(field[chosen] for field in fields))])
 
 
-def public_error(fitted: Fitted, measured: AllToAlls, sent: NDArray[np.float64], judge: NDArray[np.int64]) -> float:
+def public_error(fitted: Fitted, measured: AllToAlls, sent: NDArray[np.float64], rows: NDArray[np.int64]) -> float:
     """Error on the chosen rows."""
     exchange, others = fitted
-    added = (measured.other[judge] * others).sum(axis=-1)  # (n, 2)
-    predicted = exchange.ms(sent[judge][..., None]) + added
-    return worse_median(np.abs(predicted - measured.ms[judge]) / measured.ms[judge])
+    added = (measured.other[rows] * others).sum(axis=-1)  # (n, 2)
+    predicted = exchange.ms(sent[rows][..., None]) + added
+    return worse_median(np.abs(predicted - measured.ms[rows]) / measured.ms[rows])
 
 
 def growth(exchange: Any) -> float:

@@ -91,11 +91,11 @@ def public() -> dict[str, Any]:
 
 
 def _public_fused(data) -> dict[str, float]:
-    learn, watch, judge = (torch.from_numpy(part) for part in ten_parts(len(data)))
-    test = data.take(judge)
+    training, validation, testing = (torch.from_numpy(part) for part in ten_parts(len(data)))
+    test = data.take(testing)
     members = []
     for seed in range(3):
-        network = train(data.take(torch.cat([learn, watch])), replace(OPTIONS, epochs=60, seed=seed))
+        network = train(data.take(torch.cat([training, validation])), replace(OPTIONS, epochs=60, seed=seed))
         with torch.no_grad():
             members.append(network(test.features, test.group_of(), len(test))[:, 0].numpy())
     return _errors(np.mean(members, axis=0), test.targets[:, 0].numpy())
@@ -120,7 +120,7 @@ def small_data() -> dict[str, Any]:
 
 
 def speed() -> dict[str, Any]:
-    """Device costs a second in batches of placements, and the time of one placement's cost."""
+    """Device costs per second in batches of placements, and the time of one placement's cost."""
     model, rng = shipped_cost(), np.random.default_rng(0)
     task = Task(dlrm_like(50, seed=5, row_scale=0.3), (2**40,) * 8, 4096)
     device_of = rng.integers(8, size=(2000, 50))

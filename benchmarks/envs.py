@@ -51,7 +51,7 @@ TARGETS = {
 
 
 def single_rate(env: gym.Env, actions: np.ndarray) -> float:
-    """Steps a second of one environment, resets included."""
+    """Steps per second of one environment, resets included."""
     env.reset(seed=0)
     start = time.perf_counter()
     for action in actions:
@@ -61,7 +61,7 @@ def single_rate(env: gym.Env, actions: np.ndarray) -> float:
 
 
 def vector_rate(env: gym.vector.VectorEnv, actions: np.ndarray) -> float:
-    """Steps a second of all environments of a twin together."""
+    """Steps per second of all environments of a twin together."""
     env.reset(seed=0)
     start = time.perf_counter()
     for row in actions:
@@ -70,7 +70,7 @@ def vector_rate(env: gym.vector.VectorEnv, actions: np.ndarray) -> float:
 
 
 def masked_rate(env: gym.vector.VectorEnv, steps: int, rng: np.random.Generator) -> float:
-    """Steps a second where legal actions have to be drawn from the masks; drawing them is not counted."""
+    """Steps per second where legal actions have to be drawn from the masks; drawing them is not counted."""
     _, info = env.reset(seed=0)
     spent = 0.0
     for _ in range(steps):
@@ -83,7 +83,7 @@ def masked_rate(env: gym.vector.VectorEnv, steps: int, rng: np.random.Generator)
 
 
 def forward_rate(count: int) -> float:
-    """Device costs a second by the cost network's own torch forward, `count` devices a call."""
+    """Device costs per second by the cost network's own torch forward, `count` devices per call."""
     model = shipped_cost()
     states = torch.from_numpy(model.table_states(family("dlrm-50x4").task(0)))
     rows = states[torch.arange(count) % len(states)].split(states.shape[1] // len(model.networks), dim=1)

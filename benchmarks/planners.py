@@ -38,7 +38,7 @@ def shipped() -> Any:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", type=int, default=8, help="held-out tasks a family")
+    parser.add_argument("--tasks", type=int, default=8, help="held-out tasks per family")
     parser.add_argument("--seconds", type=float, default=1.0, help="budget of the portfolio")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--parts", default=",".join(PARTS))

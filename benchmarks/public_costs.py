@@ -33,6 +33,6 @@ def fused_data(costs: Path, tables: Path) -> Packed:
 
 
 def ten_parts(count: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Shuffled indices: eight tenths to train on, one to watch, one to judge by."""
+    """Shuffled indices: eight tenths for training, one for validation, one for testing."""
     order = np.random.default_rng(seed).permutation(count)
     return tuple(np.split(order, [int(0.8 * count), int(0.9 * count)]))

@@ -50,19 +50,19 @@ def card(samples: list[GroupSample], left_out: int, exchanges: list[AllToAllSamp
     formats = Counter(table_format(table) for sample in samples for table in sample.tables)
     lookups = [s.batch_size * sum(t.pooling for t in s.tables) for s in samples]
     ranges = {
-        "tables a group": [len(s.tables) for s in samples],
+        "tables per group": [len(s.tables) for s in samples],
         "batch size": [s.batch_size for s in samples],
         "rows": [t.rows for s in samples for t in s.tables],
         "dim": [t.dim for s in samples for t in s.tables],
         "pooling": [t.pooling for s in samples for t in s.tables],
-        "look-ups a batch": lookups,
+        "look-ups per batch": lookups,
         "forward ms": [s.forward_ms for s in samples],
         "backward ms": [s.backward_ms for s in samples],
         "forward spread": [s.forward_spread for s in samples],
         "backward spread": [s.backward_spread for s in samples],
         "reference op ms": [s.reference_ms for s in samples],
         "all-to-all: devices": [len(x.dims) for x in exchanges],
-        "all-to-all: samples a batch": [x.batch_size for x in exchanges],
+        "all-to-all: samples per batch": [x.batch_size for x in exchanges],
         "all-to-all: dims of a device": [dims for x in exchanges for dims in x.dims],
         "all-to-all: forward ms": [ms for x in exchanges for ms in x.forward_ms],
         "all-to-all: backward ms": [ms for x in exchanges for ms in x.backward_ms],

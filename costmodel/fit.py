@@ -35,7 +35,7 @@ def fit_network(
     options: FitOptions = FitOptions(),
     progress: Callable[[int], None] = lambda epoch: None,
 ) -> LearnedCost:
-    """Train `options.members` networks on samples of one machine; they differ in seed and in the groups they watch."""
+    """Train `options.members` networks on samples of one machine; they differ in seed and validation groups."""
     groups = [(sample.tables, sample.batch_size) for sample in train_on]
     targets = torch.tensor([(sample.forward_ms, sample.backward_ms) for sample in train_on])
     data = packed(groups, targets)

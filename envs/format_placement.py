@@ -98,5 +98,5 @@ class FormatPlacementVector(VectorPlacingEnv):
 
 def _formats(prices: Prices, accuracy_budget: float) -> Formats:
     if not 0 <= accuracy_budget < float("inf"):
-        raise InputError(f"accuracy_budget is {accuracy_budget!r}; give points a table of 0 or more")
+        raise InputError(f"accuracy_budget is {accuracy_budget!r}; give points per table of 0 or more")
     return Formats(read_prices(prices), accuracy_budget)

@@ -3,7 +3,7 @@
 A point is one hundredth of a percentage point of a click model's accuracy, lost by holding ONE table in the format.
 
 The tensor-train prices rest on TT-Rec (arXiv 2101.11714, section 6): compressing 3 to 7 tables of Criteo Kaggle loses
-0.03% to 0.3% of accuracy, that is 1 to 4 points a table, more at lower rank. fp16 and int8 are not measured: they are
+0.03% to 0.3% of accuracy, that is 1 to 4 points per table, more at lower rank. fp16 and int8 are not measured: they are
 set so that int8 is cheaper than any tensor train and fp16 is nearly free, as is commonly seen. How much a table really
 loses depends on its data and on the order of its rows; measure it, and give your own prices as `prices`.
 """

@@ -43,7 +43,7 @@ class TablePlacement(PlacingEnv):
     action, which changes nothing else. Never truncated.
 
     ## Information
-    Always `action_mask` (int8, one an action). At the end `is_success`, `illegal_action`, `dead_end`; on success also
+    Always `action_mask` (int8, one per action). At the end `is_success`, `illegal_action`, `dead_end`; on success also
     `step_ms` and `decisions` (`.task()`, `.placement()`).
 
     ## Arguments

@@ -12,7 +12,7 @@ NOTHING = 0
 class TableRows:
     """Rows of two arrays, counted by use and given anew when nobody uses them.
 
-    A row is known by an object (a table of a task) and by what else its state depends on.
+    A row is known by a table and by the context that its state depends on.
 
     Args:
         features: F.
@@ -31,13 +31,13 @@ class TableRows:
         # A copy's objects are others than the original's.
         self._known = {(id(key[0]), key[1]): row for row, key in enumerate(self._keys) if key is not None}
 
-    def use(self, of: Any, beside: Any, features: NDArray[np.float32], state: NDArray[np.float32]) -> int:
-        """The row of an object under what stands beside it, filled where it is new."""
-        row = self._known.get((id(of), beside))
+    def use(self, table: Any, context: Any, features: NDArray[np.float32], state: NDArray[np.float32]) -> int:
+        """The row of a table in a context, filled where it is new."""
+        row = self._known.get((id(table), context))
         if row is None:
             row = self._free.pop() if self._free else self._new_row(len(state))
-            self._known[id(of), beside] = row
-            self._keys[row] = (of, beside)
+            self._known[id(table), context] = row
+            self._keys[row] = (table, context)
             self.features[row], self.states[row] = features, state
         self._uses[row] += 1
         return row

@@ -117,6 +117,6 @@ class TaskStore:
         index[:] = NOTHING
         for choice, (features, states) in enumerate(zip(encoded.features, encoded.states)):
             for row, t in enumerate(encoded.order.tolist()):
-                beside = (choice, context)
-                index[choice, row] = self.rows.use(encoded.task.tables[t], beside, features[row], states[row])
+                place = (choice, context)
+                index[choice, row] = self.rows.use(encoded.task.tables[t], place, features[row], states[row])
         self.rows.release(before)

@@ -42,7 +42,7 @@ class Viewer:
         return None
 
     def text(self, board: Board) -> str:
-        """A row a device: tables, predicted phases, memory."""
+        """A row per device: tables, predicted phases, memory."""
         table = Table(title=self.title(board), title_justify="left")
         for heading in ("device", "tables", *(f"{phase} ms" for phase in PHASES), "memory GiB"):
             table.add_column(heading, justify="right")

@@ -33,7 +33,7 @@ class Multipliers:
 
     Args:
         weights: (D, 2), of forward and backward, non-negative, each column summing to 1 at most.
-        prices: (D,) ms a byte of each device's memory, non-negative.
+        prices: (D,) ms per byte of each device's memory, non-negative.
     """
 
     weights: NDArray[np.float64]

@@ -132,7 +132,7 @@ def compare(
     Args:
         tasks: by family.
         planners: names all different.
-        budgets: seconds a plan.
+        budgets: seconds per plan.
         cost_model: predicts the steps and bounds the tasks.
         measure: measures each placement too, when given.
         progress: called after each trial.

@@ -272,4 +272,6 @@ def _sent(measured: Measurement) -> NDArray[np.float64]:
     """Bytes that each device sent, (D,)."""
     task = measured.task
     sent = np.array([sent_bytes(table, task.batch_size) for table in task.tables], dtype=np.float64)
-    return np.bincount(measured.placement.array(), sent, minlength=task.devices)
+    on_device = np.zeros(task.devices)
+    np.add.at(on_device, measured.placement.array(), sent)
+    return on_device

@@ -190,7 +190,7 @@ class DreamShardPolicy(BasePolicy):
     def _memory(fields: dict[str, Tensor], waiting: Tensor) -> dict[str, Tensor]:
         """Room and pressure as the placement policy knows them; bytes of tables to come are read from `log_bytes`."""
         log_bytes = fields["tables"][..., LOG_BYTES]  # (B, T)
-        unit = fields["current_memory"] / fields["current"][:, LOG_BYTES].exp()  # share of the largest device a byte
+        unit = fields["current_memory"] / fields["current"][:, LOG_BYTES].exp()  # share of the largest device per byte
         to_come = (log_bytes.exp() * waiting).sum(dim=1) * unit
         memory_left = fields["memory_left"]
         left = memory_left - fields["current_memory"][:, None]

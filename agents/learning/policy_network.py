@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from shardgym.agents.planners.construction import SMALL_PHASE
+from shardgym.costmodel.networks.normalised import NormalisedNetwork
 from shardgym.problem.faces import public
 
 MASKED = -1e8
@@ -72,7 +73,7 @@ class Decision(NamedTuple):
         return inputs.clamp(-1, 8)
 
 
-class TableEncoder(nn.Module):
+class TableEncoder(NormalisedNetwork):
     """Non-negative encodings of tables, from raw features and one fixed normalisation stored with the weights.
 
     Args:
@@ -81,25 +82,13 @@ class TableEncoder(nn.Module):
         hidden: width between.
     """
 
-    mean: Tensor
-    scale: Tensor
-
     def __init__(self, features: int, encoding: int, hidden: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("scale", torch.ones(features))
+        super().__init__(features)
         self.layers = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, encoding))
-
-    def set_normalisation(self, features: Tensor) -> None:
-        """Fix mean and scale of raw features (T, F) once."""
-        self.mean.copy_(features.mean(dim=0))
-        # A feature that never varied in training keeps its unit, and so cannot blow up later.
-        spread = features.std(dim=0, correction=0)
-        self.scale.copy_(torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
 
     def forward(self, features: Tensor) -> Tensor:
         """(..., F) to (..., encoding)."""
-        return F.softplus(self.layers(((features - self.mean) / self.scale).clamp(-5, 5)))
+        return F.softplus(self.layers(self.normalised(features).clamp(-5, 5)))
 
 
 @public("shardgym.agents")

@@ -1,7 +1,7 @@
 """The recurrent policy of DreamShard's comparison (after Mirhoseini et al., ICML 2017).
 
 A recurrent network reads the tables in order and says a device for each; it knows nothing of sums, costs or memory
-but what is legal. Its output has one number a device, so that it serves only the number of devices it was trained on.
+but what is legal. Its output has one number per device, so that it serves only the number of devices it was trained on.
 """
 
 from collections.abc import Callable, Sequence

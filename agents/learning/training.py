@@ -29,7 +29,7 @@ class TrainingOptions:
 
     Args:
         updates: gradient steps.
-        episodes: placements a task and update.
+        episodes: placements per task and update.
         tasks_per_update: tasks whose gradients are averaged.
         learning_rate: of Adam, decaying to zero along a cosine.
         entropy: weight of the policy's entropy, decaying to zero likewise.
@@ -68,7 +68,7 @@ class TrainingStatus:
 
 @dataclass(frozen=True)
 class Rollout:
-    """N finished episodes of one task, as learning reads them. S steps, one a table.
+    """N finished episodes of one task, as learning reads them. S steps, one per table.
 
     Args:
         order: (S,) the table placed at each step.
@@ -92,7 +92,6 @@ def train_agent(
     cost_model: SummedCostModel,
     options: TrainingOptions = TrainingOptions(),
     progress: Callable[[TrainingStatus], None] = lambda status: None,
-    start: Agent | None = None,
 ) -> Agent:
     """Train a placement policy on tasks of any sizes.
 
@@ -103,7 +102,6 @@ def train_agent(
         cost_model: what episodes cost.
         options: of the training.
         progress: called after each update.
-        start: an agent to go on from; its policy is not changed.
 
     Raises:
         InputError: no task, or one whose tables cannot fit.
@@ -117,7 +115,8 @@ def train_agent(
     generator = torch.Generator().manual_seed(options.seed)
     costed = [CostedTask.of(task, cost_model) for task in tasks]
     features = [raw_features(task) for task in tasks]
-    policy = _first_policy(features, start)
+    policy = PlacementPolicy(len(FEATURE_NAMES))
+    policy.encoder.set_normalisation(torch.cat(features))
     optimizer = torch.optim.Adam(policy.parameters(), options.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.updates)
     trained_on = f"{len(tasks)} tasks, {options.updates} updates of {options.episodes} x {options.tasks_per_update}"
@@ -140,15 +139,6 @@ def train_agent(
     except KeyboardInterrupt:
         trained_on += ", interrupted"
     return Agent(policy, cost_model, trained_on)
-
-
-def _first_policy(features: Sequence[Tensor], start: Agent | None) -> PlacementPolicy:
-    policy = PlacementPolicy(len(FEATURE_NAMES))
-    if start is None:
-        policy.encoder.set_normalisation(torch.cat(list(features)))
-    else:
-        policy.load_state_dict(start.policy.state_dict())
-    return policy
 
 
 @torch.no_grad()

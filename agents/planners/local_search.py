@@ -4,7 +4,6 @@ Changes are judged in batches on running sums of table states; a change touches 
 """
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,18 +58,14 @@ def search(
     device_of: NDArray[np.int64],
     deadline: float,
     rng: np.random.Generator,
-    good_enough: float = 0.0,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Placement:
     """Iterated local search.
 
     Args:
         costed: the task.
         device_of: (T,) where to start; it fits.
-        deadline: on `clock`.
+        deadline: of time.monotonic().
         rng: for kicks and samples.
-        good_enough: ms of a step at which to stop, such as a proven bound.
-        clock: seconds.
 
     Returns:
         The best placement seen, never worse than the start.
@@ -80,22 +75,22 @@ def search(
     home_device_of, home_value = best_device_of, state.value
     idle = 0
     while True:
-        descend(state, rng, deadline, clock)
+        descend(state, rng, deadline)
         if state.step < best_step * (1 - 1e-7):
             best_device_of, best_step, idle = state.device_of.copy(), state.step, 0
         idle += 1
         if state.value <= home_value * (1 + 1e-3 * rng.exponential() * (idle > 20)):
             home_device_of, home_value = state.device_of.copy(), state.value
-        if clock() >= deadline or best_step <= good_enough or idle > PATIENCE or state.devices == 1:
+        if time.monotonic() >= deadline or idle > PATIENCE or state.devices == 1:
             return Placement.of(best_device_of)
         state.reset(best_device_of if idle % 50 == 0 else home_device_of)
         kick(state, rng, int(rng.integers(2, 6)))
 
 
-def descend(state: SearchState, rng: np.random.Generator, deadline: float, clock: Callable[[], float]) -> None:
+def descend(state: SearchState, rng: np.random.Generator, deadline: float) -> None:
     """Make the best change of the first neighbourhood that has a better one, until none has."""
     level = 0
-    while level < len(NEIGHBOURHOODS) and state.devices > 1 and clock() < deadline:
+    while level < len(NEIGHBOURHOODS) and state.devices > 1 and time.monotonic() < deadline:
         changes = NEIGHBOURHOODS[level](state, state.critical, rng, BATCH)
         if len(changes):
             values = state.values_after(changes)

@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix, hstack, vstack
 
 from shardgym.agents.planners.construction import CostedTask
 from shardgym.agents.planners.heuristics import LargestFirstPlanner
-from shardgym.agents.planners.planner import Planner, require_feasible
+from shardgym.agents.planners.planner import require_feasible
 from shardgym.agents.planners.repair import memory_left_of, start_device_of
 from shardgym.agents.planners.search_state import SearchState
 from shardgym.costmodel.pricing.summed import SummedCostModel
@@ -47,6 +47,10 @@ class PiecewiseCost:
         """Read it off the model: marginals at a plan, pieces from devices of that plan and of random changes of it."""
         state = SearchState(costed, device_of)
         without = costed.device_ms(state.sums[device_of] - costed.states, device_of)
+        alone = np.bincount(device_of, minlength=costed.task.devices)[device_of] == 1
+        # What a device in use takes on top of its tables is no table's own.
+        launch = costed.cost_model.launch_floor(costed.task) / costed.task.speeds[device_of[alone], None]
+        without[alone] = launch
         loads = np.empty((len(device_of), len(PHASES)))
         loads[:, COMPUTE] = np.maximum(state.compute[device_of] - without, 0)  # (T, 2)
         # What a device sends, in the unit of what an even plan's devices send.
@@ -63,32 +67,33 @@ class PiecewiseCost:
             load, cost = on @ loads[:, phase], prices[..., phase]
             if phase in EXCHANGE:
                 load, cost = load.max(axis=1), cost[:, 0]
+            else:
+                used = on.any(axis=2)  # an empty device costs nothing, not even a launch
+                load, cost = load[used], cost[used]
             fits.append(_convex_pieces(load.ravel(), cost.ravel()))
         return cls(loads, np.array([slopes for slopes, _ in fits]), np.array([offsets for _, offsets in fits]))
 
 
 @public("shardgym.agents")
 class MilpPlanner:
-    """HiGHS on the piecewise-linear cost near another planner's placement.
+    """HiGHS on the piecewise-linear cost near largest-first's placement.
 
     Args:
         cost_model: what the pieces are read from and what judges the result.
-        start: the plan to begin at; largest-first by default.
         seed: of the samples that the pieces are fitted to.
     """
 
     name = "milp"
 
-    def __init__(self, cost_model: SummedCostModel, start: Planner | None = None, seed: int = 0) -> None:
+    def __init__(self, cost_model: SummedCostModel, seed: int = 0) -> None:
         self.cost_model = cost_model
-        self.start = start or LargestFirstPlanner(cost_model)
         self.seed = seed
 
     def plan(self, task: Task, budget_seconds: float) -> Placement:
         """The better of the start and of what HiGHS finds. Raises as `Planner.plan`."""
         deadline = time.monotonic() + budget_seconds
         require_feasible(task)
-        device_of = start_device_of(self.start, task, budget_seconds)
+        device_of = start_device_of(LargestFirstPlanner(self.cost_model), task, budget_seconds)
         costed = CostedTask.of(task, self.cost_model)
         return improve(costed, device_of, deadline, np.random.default_rng(self.seed))
 

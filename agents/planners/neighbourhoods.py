@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 
 from shardgym.agents.planners.search_state import Changes, SearchState
 
-Neighbourhood = Callable[[SearchState, NDArray[np.int64], np.random.Generator, int], Changes]
-"""From a state, the devices to start at, a generator and a limit to at most so many changes."""
-
 
 def moves(state: SearchState, sources: NDArray[np.int64], rng: np.random.Generator, limit: int) -> Changes:
     """One table of a source to another device."""

@@ -28,7 +28,7 @@ PPO_STEPS = 60_000
 
 
 def training(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Steps a second with learning, batched, and over an unbatched loop; medians of interleaved runs."""
+    """Steps per second with learning, batched, and over an unbatched loop; medians of interleaved runs."""
     tasks = [family("dlrm-50x4").task(number, "train") for number in range(4)]
     model = shipped_cost()
     batched, looped = [], []

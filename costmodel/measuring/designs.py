@@ -18,7 +18,7 @@ class Design(Protocol):
         """The tables of one group."""
         ...
 
-    def bags(self, index: int) -> int:
+    def batch_size_of(self, index: int) -> int:
         """The batch size that the group is looked up with."""
         ...
 
@@ -30,7 +30,7 @@ class GroupDesign:
 
     Args:
         pools: table sets to draw from; each group comes from one of them, so that models are not mixed.
-        batch_size: bags a table.
+        batch_size: bags per table.
         max_tables: most tables in a group.
         max_bytes: memory that one device may hold.
         seed: of the design.
@@ -59,7 +59,7 @@ class GroupDesign:
         size = int(np.exp(rng.uniform(0, np.log(most + 1))))
         return fitting(pool, rng.permutation(len(pool)).tolist(), size, self.max_bytes)
 
-    def bags(self, index: int) -> int:
+    def batch_size_of(self, index: int) -> int:
         """The same batch size for every group."""
         return self.batch_size
 

@@ -48,9 +48,9 @@ class FormatDesign:
             tables.append(table)
         return tuple(tables)
 
-    def bags(self, index: int) -> int:
+    def batch_size_of(self, index: int) -> int:
         """The batch size of one group."""
-        return self.base.bags(index)
+        return self.base.batch_size_of(index)
 
 
 def as_tensor_train(table: TableSpec, rng: np.random.Generator) -> TableSpec:

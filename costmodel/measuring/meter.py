@@ -172,7 +172,7 @@ def measure_design(
     while time.monotonic() - start < seconds and (groups is None or len(finished) < groups):
         while index in finished:
             index += 1
-        tables, batch_size = design.group(index), design.bags(index)
+        tables, batch_size = design.group(index), design.batch_size_of(index)
         reference_ms = meter.reference_ms()
         latency = meter.measure(tables, batch_size)
         sample = GroupSample(
@@ -194,7 +194,7 @@ def _finished_groups(design: Design, folder: SampleFolder, meter: Meter) -> set[
     """Indices that need no measuring, after a look at whether the folder is this design's and this machine's."""
     samples = folder.finished()
     for sample in samples[-1:]:
-        if (sample.tables, sample.batch_size) != (design.group(sample.index), design.bags(sample.index)):
+        if (sample.tables, sample.batch_size) != (design.group(sample.index), design.batch_size_of(sample.index)):
             raise InputError(
                 f"{folder.path}: holds samples of another design (tables, batch size, memory or seed); measure into "
                 "another folder, or with the options that this one was begun with"

@@ -26,7 +26,7 @@ class GroupSample:
     Args:
         index: which group of the design this is; a folder holds each index once.
         tables: the group.
-        batch_size: bags a table.
+        batch_size: bags per table.
         forward_ms, backward_ms: median over the repeats.
         forward_spread, backward_spread: interquartile range over the median.
         repeats: timed repeats, after the warm-up.

@@ -27,7 +27,7 @@ class WideDesign:
     Args:
         pools: number of table pools.
         pool_size: tables a pool.
-        batch_sizes: least and most bags a table, sampled log-uniformly.
+        batch_sizes: least and most bags per table, sampled log-uniformly.
         max_tables: most tables in a group, sizes being sampled log-uniformly.
         max_bytes: memory that one device may hold.
         lookups: a group's limit on ids in a batch is sampled log-uniformly from here; one that would look up more gets
@@ -52,7 +52,7 @@ class WideDesign:
         order = rng.permutation(len(pool)).tolist() if point["kind"] < 0.5 else planned_share(pool, size, rng)
         return fitting(pool, order, size, self.max_bytes) or (min(pool, key=TableSpec.bytes),)
 
-    def bags(self, index: int) -> int:
+    def batch_size_of(self, index: int) -> int:
         """The batch size of one group."""
         point = self._point(index)
         wanted, limit = (

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from shardgym.costmodel.networks.normalised import NormalisedNetwork
 from shardgym.costmodel.pricing.features import FEATURE_NAMES
 
 WORK = ("tables", "log_lookups", "log_traffic", "log_output")
 """Columns of `work`: a count, and features of which it takes the exponential."""
 
 
-class CostNetwork(nn.Module):
+class CostNetwork(NormalisedNetwork):
     """Table encoder, sum over tables, monotone head per phase.
 
     The first numbers of a table's state are milliseconds that add up: what an additive model says (`set_additive`),
@@ -32,15 +33,11 @@ class CostNetwork(nn.Module):
         state: width of what is summed.
     """
 
-    mean: Tensor
-    scale: Tensor
     additive: Tensor
 
     def __init__(self, features: int, phases: int = 2, hidden: int = 64, state: int = 32) -> None:
-        super().__init__()
+        super().__init__(features)
         self.phases = phases
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("scale", torch.ones(features))
         self.register_buffer("additive", torch.ones(phases, len(WORK)))
         last = nn.Linear(hidden, state)
         self.encoder = nn.Sequential(nn.Linear(features, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), last)
@@ -52,20 +49,13 @@ class CostNetwork(nn.Module):
         nn.init.constant_(self.head_out.bias[:phases], 0.0)
         nn.init.constant_(self.head_out.bias[phases:], -3.0)
 
-    def set_normalisation(self, features: Tensor) -> None:
-        """Fix mean and scale of raw features (T, F) once; they are stored with the weights."""
-        self.mean.copy_(features.mean(dim=0))
-        # A feature that never varied in training keeps its unit, and so cannot blow up later.
-        spread = features.std(dim=0, correction=0)
-        self.scale.copy_(torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
-
     def set_additive(self, coefficients: Tensor) -> None:
-        """Fix the additive model, (phases, 4) ms a unit of `work`, once; it is stored with the weights."""
+        """Fix the additive model, (phases, 4) ms per unit of `work`, once; it is stored with the weights."""
         self.additive.copy_(coefficients)
 
     def table_states(self, features: Tensor) -> Tensor:
         """Non-negative representations of tables, (..., F) to (..., state); the first are ms of each phase."""
-        encoded = self.encoder((features - self.mean) / self.scale)
+        encoded = self.encoder(self.normalised(features))
         # Costs span four decades: the exponential lets the encoder work in their logarithm.
         states = encoded.clamp(max=12.0).exp()
         sums = (work(features) @ self.additive.T).clamp(min=1e-6) * states[..., : self.phases]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shardgym.costmodel.measuring.samples import GroupSample
+from shardgym.costmodel.networks.normalised import NormalisedNetwork
 from shardgym.costmodel.pricing.exchange import Exchange, NoExchange
 from shardgym.costmodel.pricing.summed import SummedCostModel
 from shardgym.problem.faces import public
@@ -40,23 +41,18 @@ def features_with_batch(table: TableSpec, batch_size: int) -> list[float]:
     ]  # fmt: skip
 
 
-class DreamShardNetwork(nn.Module):
+class DreamShardNetwork(NormalisedNetwork):
     """Table MLP F -> 128 -> 32, sum over tables, heads 32 -> 64 -> 1 for each phase and for the overall cost."""
 
-    mean: Tensor
-    scale: Tensor
-
     def __init__(self, features: int, phases: int = 2) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("scale", torch.ones(features))
+        super().__init__(features)
         self.tables = nn.Sequential(nn.Linear(features, 128), nn.ReLU(), nn.Linear(128, 32))
         self.phase_heads = nn.ModuleList(_head() for _ in range(phases))
         self.overall_head = _head()
 
     def table_states(self, features: Tensor) -> Tensor:
         """(T, F) to (T, 32)."""
-        return self.tables((features - self.mean) / self.scale)
+        return self.tables(self.normalised(features))
 
     def phases(self, states: Tensor) -> Tensor:
         """Summed states (..., 32) to phases (..., phases) ms."""
@@ -90,7 +86,7 @@ class DreamShardCost(SummedCostModel):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = DreamShardNetwork(data[0].shape[1])
-        _set_normalisation(network, torch.cat(data))
+        network.set_normalisation(torch.cat(data))
         optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
         generator = torch.Generator().manual_seed(seed)
@@ -130,12 +126,6 @@ class DreamShardCost(SummedCostModel):
     def overall(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
         """The overall head's cost of placements, (..., D, 32) to (...,) ms."""
         return self.network.overall(torch.from_numpy(states)).numpy()
-
-
-def _set_normalisation(network: DreamShardNetwork, features: Tensor) -> None:
-    network.mean.copy_(features.mean(dim=0))
-    spread = features.std(dim=0)
-    network.scale.copy_(torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
 
 
 def _head() -> nn.Sequential:

@@ -75,21 +75,21 @@ def train(data: Packed, options: FitOptions, progress: Callable[[int], None] = l
     network.set_normalisation(data.features)
     network.set_additive(additive_part(data))
     optimizer = torch.optim.AdamW(network.parameters(), options.learning_rate, weight_decay=options.weight_decay)
-    watched = max(1, len(data) // 10)
+    held_out = max(1, len(data) // 10)
     order = torch.randperm(len(data), generator=generator)
-    watch, learn = data.take(order[:watched]), order[watched:]
+    validation, training = data.take(order[:held_out]), order[held_out:]
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, options.learning_rate, epochs=options.epochs, steps_per_epoch=-(-len(learn) // options.batch)
+        optimizer, options.learning_rate, epochs=options.epochs, steps_per_epoch=-(-len(training) // options.batch)
     )
     best, best_error = copy.deepcopy(network.state_dict()), float("inf")
     for epoch in range(options.epochs):
-        for chosen in learn[torch.randperm(len(learn), generator=generator)].split(options.batch):
+        for chosen in training[torch.randperm(len(training), generator=generator)].split(options.batch):
             optimizer.zero_grad()
             log_error(network, data.take(chosen)).backward()
             optimizer.step()
             schedule.step()
         with torch.no_grad():
-            error = float(log_error(network, watch))
+            error = float(log_error(network, validation))
         if error < best_error:
             best, best_error = copy.deepcopy(network.state_dict()), error
         progress(epoch + 1)

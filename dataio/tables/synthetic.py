@@ -38,16 +38,13 @@ COPULA = (
 DIMS = (4, 8, 16, 32, 64, 128)
 
 
-def dlrm_like(
-    count: int, seed: int, dims: tuple[int, ...] = DIMS, dtype: str = "fp32", row_scale: float = 1.0
-) -> tuple[TableSpec, ...]:
+def dlrm_like(count: int, seed: int, dims: tuple[int, ...] = DIMS, row_scale: float = 1.0) -> tuple[TableSpec, ...]:
     """Generate `count` tables; the same seed gives the same tables on every processor.
 
     Args:
         count: number of tables.
         seed: of the generator.
         dims: each table's dim is drawn evenly from these.
-        dtype: of all tables.
         row_scale: multiplies the rows, for models smaller or larger than the public one.
     """
     rng = np.random.default_rng(seed)
@@ -66,7 +63,6 @@ def dlrm_like(
             dim=int(dim[k]),
             pooling=round(float(pooling[k]), 4),
             reuse_bins=normal_reuse(means[k], spreads[k], lookups=REFERENCE_BATCH * pooling[k], rows=int(rows[k])),
-            dtype=dtype,
         )
         for k in range(count)
     )

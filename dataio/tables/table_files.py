@@ -1,4 +1,4 @@
-"""Table sets in files: JSON (every field), CSV and Parquet (a row a table).
+"""Table sets in files: JSON (every field), CSV and Parquet (a row per table).
 
 JSON: `{"tables": [{"name": "clicks", "rows": 1000000, "dim": 64, "pooling": 12.5, ...}]}` with the fields of
 `TableSpec`; `tensor_train` and `dedup` are objects with the fields of `TensorTrainFormat` and `Dedup`.

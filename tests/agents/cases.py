@@ -44,7 +44,7 @@ def packed_task(devices: int, pieces: int, seed: int = 0, slack: float = 1.0) ->
     for device in range(devices):
         cuts = np.sort(rng.choice(np.arange(1, capacity // 8), pieces - 1, replace=False))
         for k, rows in enumerate(np.diff([0, *cuts, capacity // 8])):
-            # dim 1 in fp32 and the optimizer's number: 8 bytes a row.
+            # dim 1 in fp32 and the optimizer's number: 8 bytes per row.
             tables.append(TableSpec(f"t{device}_{k}", int(rows), 1, pooling=float(rng.uniform(0.1, 40))))
     order = rng.permutation(len(tables))
     return Task(tuple(tables[k] for k in order), (int(capacity * slack),) * devices, 1024, "packed")

@@ -24,8 +24,8 @@ from tests.costmodel.cases import SMALL, made_up_samples
 
 def test_any_prefix_of_the_wide_design_covers_its_space():
     design = WideDesign(seed=3)
-    groups = [(design.group(k), design.bags(k)) for k in range(150)]
-    assert groups[7] == (design.group(7), design.bags(7))
+    groups = [(design.group(k), design.batch_size_of(k)) for k in range(150)]
+    assert groups[7] == (design.group(7), design.batch_size_of(7))
     sizes = [len(tables) for tables, _ in groups]
     batches = [bags for _, bags in groups]
     assert (min(sizes), max(sizes) > 45) == (1, True)

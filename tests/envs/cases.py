@@ -12,7 +12,7 @@ COEFFICIENTS = np.array([[1e-3, 1e-9, 5e-10, 2e-10], [1e-3, 2e-9, 1e-9, 4e-10]])
 
 
 def additive():
-    """A fixed additive cost: a launch, and ms a table, a look-up, a number read and a number pooled."""
+    """A fixed additive cost: a launch, and ms per table, a look-up, a number read and a number pooled."""
     return AdditiveCost(COEFFICIENTS, np.array([0.1, 0.2]))
 
 

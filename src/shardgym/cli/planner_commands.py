@@ -57,7 +57,7 @@ def compare(
             lambda trial: progress("compare planners", next(done), total, f"{trial.family} {trial.planner}"),
         )
     summaries = summarise(trials)
-    about = f"Suite {suite}, {tasks} held-out tasks a family; costs by {cost_model}."
+    about = f"Suite {suite}, {tasks} held-out tasks per family; costs by {cost_model}."
     write_json(out / "compare.json", trials, summaries)
     write_html(out / "compare.html", trials, summaries, about)
     console.print(rich_table(summaries, f"planners on {suite}"))

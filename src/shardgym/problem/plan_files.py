@@ -47,7 +47,7 @@ class Plan:
 
     Args:
         task: what was placed.
-        candidates: one a method; the chosen one is `chosen()`.
+        candidates: one per method; the chosen one is `chosen()`.
         cost_model: what predicted the costs, for reports.
         failures: method name to the reason for which it found no placement.
         extrapolations: what of the costs rests on extrapolation, a sentence each.

@@ -22,7 +22,7 @@ ROW_BYTES = {
 """Bytes of one stored row, by dtype."""
 
 OPTIMIZER_BYTES_PER_ROW = 4
-"""Row-wise Adagrad keeps one fp32 number a row."""
+"""Row-wise Adagrad keeps one fp32 number per row."""
 
 
 @public("shardgym")
@@ -103,8 +103,8 @@ class TableSpec:
     Args:
         name: unique in its set.
         rows: number of embeddings, >= 1.
-        dim: numbers an embedding, >= 1.
-        pooling: mean ids a bag (pooling factor), >= 0.
+        dim: numbers per embedding, >= 1.
+        pooling: mean ids per bag (pooling factor), >= 0.
         reuse_bins: 17 shares; share k is the part of a batch's unique ids whose count in the batch of
             `REFERENCE_BATCH` bags falls in bin k (DreamShard, arXiv 2210.02023, appendix). They sum to 1.
         dtype: "fp32", "fp16", "int8" or "int4": how a stored number is held.
@@ -131,7 +131,7 @@ class TableSpec:
             raise InputError("table: name is empty; give each table a name")
         self._require(isinstance(self.rows, int) and self.rows >= 1, "rows", "a whole number of at least 1")
         self._require(isinstance(self.dim, int) and self.dim >= 1, "dim", "a whole number of at least 1")
-        self._require(0 <= self.pooling < math.inf, "pooling", "a mean count of ids a bag of 0 or more")
+        self._require(0 <= self.pooling < math.inf, "pooling", "a mean count of ids per bag of 0 or more")
         self._require(self.dtype in ROW_BYTES, "dtype", f"one of {', '.join(ROW_BYTES)}")
         bins = self.reuse_bins
         self._require(
