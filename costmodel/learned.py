@@ -81,7 +81,7 @@ class LearnedCost(SummedCostModel):
         return self._heads.stretched(self.table_states(task))[0].mean(axis=0)
 
     def member_ms(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Forward and backward by each network, (..., H) to (members, ..., 2) ms; their spread is a warning."""
+        """Forward and backward by each network, (..., H) to (members, ..., 2) ms; how far they differ is a warning."""
         return self._heads.by_member(states)
 
     def extrapolations(self, task: Task) -> list[str]:

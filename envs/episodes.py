@@ -82,7 +82,7 @@ class Episodes:
         self._one_context = True
 
     def begin(self, episodes: NDArray[np.int64], tasks: Sequence[Task]) -> None:
-        """Start some of the episodes on new tasks.
+        """Start some of the episodes, (n,) numbers, on new tasks, one each.
 
         Raises:
             InputError: a task does not fit the layout or its devices.
@@ -118,7 +118,7 @@ class Episodes:
         self._update_legal()
 
     def step(self, actions: NDArray[np.integer]) -> Outcome:
-        """Take one action in each episode.
+        """Take one action in each episode, (N,).
 
         Raises:
             IllegalActionError: under `strict`, before anything is changed.
@@ -166,7 +166,7 @@ class Episodes:
         )
 
     def decisions(self, which: NDArray[np.int64]) -> list[Decisions]:
-        """What some episodes have decided, once all their tables are placed."""
+        """What some episodes, (n,) numbers, have decided, once all their tables are placed."""
         encoded, P = self.store.encoded, self.layout.max_pieces
         rows = zip(self.slot[which].tolist(), self.chosen[which], self.device_of[which])
         return [Decisions(encoded[slot], chosen, device_of, P) for slot, chosen, device_of in rows]

@@ -10,7 +10,7 @@ REWARD_PER_MS = -0.01
 
 
 def failed_ms(worst_ms: NDArray[np.float64] | float, unplaced_share: NDArray[np.float64] | float) -> NDArray | float:
-    """Ms that a failed episode counts as: more than any plan takes, and the more the earlier it failed."""
+    """Ms (...,) that a failed episode counts as: more than any plan takes, and the more the earlier it failed."""
     return worst_ms * (1 + unplaced_share)
 
 

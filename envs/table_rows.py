@@ -32,7 +32,7 @@ class TableRows:
         self._known = {(id(key[0]), key[1]): row for row, key in enumerate(self._keys) if key is not None}
 
     def use(self, table: Any, context: Any, features: NDArray[np.float32], state: NDArray[np.float32]) -> int:
-        """The row of a table in a context, filled where it is new."""
+        """The row of a table in a context, filled with its features (F,) and state (H,) where it is new."""
         row = self._known.get((id(table), context))
         if row is None:
             row = self._free.pop() if self._free else self._new_row(len(state))

@@ -117,7 +117,11 @@ class TaskStream:
         return task
 
     def task(self, number: int) -> Task:
-        """Refused: a stream is not numbered."""
+        """Refused: a stream is not numbered.
+
+        Raises:
+            InputError: always.
+        """
         raise InputError("tasks: a generator's tasks have no numbers; give reset a Task, or tasks as a list")
 
 

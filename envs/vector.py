@@ -74,7 +74,7 @@ class VectorPlacingEnv(gym.vector.VectorEnv):
     def step(
         self, actions: NDArray[np.integer]
     ) -> tuple[Observations, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Take one action in each environment; those that end begin anew in the same step."""
+        """Take one action in each environment, (N,); those that end begin anew in the same step."""
         outcome = self.episodes.step(np.asarray(actions))
         observations = self.episodes.observe()
         infos: dict[str, Any] = {}

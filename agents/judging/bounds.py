@@ -1,6 +1,6 @@
 """How good a placement can be at best: lower bounds of the step that can be checked without trusting who made them.
 
-The exchange is bounded by itself (`Exchange.floor`: volumes spread evenly, but for the largest table's). The compute
+The exchange is bounded by itself (`Exchange.floor`: even volumes, but for the largest table's). The compute
 phases start from floors: ms that a table adds to its device whatever is beside it (`SummedCostModel.table_floors`), and
 ms that a device in use takes on top, all at the speed of the fastest device. Three arguments bound a phase; the largest
 counts:
@@ -106,6 +106,11 @@ def _floors(task: Task, cost_model: SummedCostModel) -> NDArray[np.float64]:
 
 def sharing_bound(task: Task, floors: NDArray[np.float64], multipliers: Multipliers) -> float:
     """What multipliers prove, ms: each table takes its cheapest device under them, and memory is paid for.
+
+    Args:
+        task: T tables, D devices.
+        floors: (T, 2) ms that each table adds to forward and backward.
+        multipliers: of D devices.
 
     For every placement, sum_p max_d F[d, p] >= sum_(d,p) w[d, p] F[d, p] >= this, since a legal one uses no more
     memory than there is.

@@ -244,7 +244,11 @@ def _cost_model_of(env: Any) -> Measure:
 
 
 def measured_devices(measurements: list[Measurement]) -> Packed:
-    """The tables on each used device of each measurement, and what it computed, ms."""
+    """The tables on each used device of each measurement, and what it computed: targets (devices, 2) ms.
+
+    Raises:
+        InputError: nothing was measured.
+    """
     features, sizes, targets = [], [], []
     for measured in measurements:
         all_features, device_of = raw_features(measured.task), measured.placement.array()

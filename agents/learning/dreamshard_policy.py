@@ -119,7 +119,7 @@ class DreamShardPolicy(BasePolicy):
         self.placing.encoder.set_normalisation(measured.features)
 
     def cost_loss(self, measured: Packed) -> Tensor:
-        """Mean error of log milliseconds over measured devices."""
+        """Mean error of log milliseconds over measured devices, a scalar (); targets are (devices, 2) ms."""
         predicted = self.cost_network(measured.features, measured.group_of(), len(measured))
         return (predicted.clamp(min=NO_TIME).log() - measured.targets.log()).abs().mean()
 

@@ -125,7 +125,7 @@ class PlacementPolicy(nn.Module):
         return self.scores(sums, table, decision.device_inputs(excess), excess, decision.legal)
 
     def scores(self, sums: Tensor, table: Tensor, inputs: Tensor, excess: Tensor, legal: Tensor) -> Tensor:
-        """As `logits`, from inputs computed before."""
+        """As `logits`, from inputs (..., D, DEVICE_INPUTS) and excess (..., D, 2) computed before."""
         devices = self.from_device(torch.cat([torch.log1p(sums), inputs], dim=-1))  # (..., D, hidden)
         hidden = F.relu(devices + self.from_table(table)[..., None, :])
         # A sum over the last axis, not a matrix product: its rounding does not depend on a device's row.

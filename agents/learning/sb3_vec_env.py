@@ -51,7 +51,11 @@ class TwinVecEnv(VecEnv):
         super().__init__(twin.num_envs, twin.single_observation_space, twin.single_action_space)
 
     def reset(self) -> VecEnvObs:
-        """Begin all episodes, with the seeds and options that `seed` and `set_options` left."""
+        """Begin all episodes, with the seeds and options that `seed` and `set_options` left.
+
+        Raises:
+            InputError: `set_options` left different options for different environments.
+        """
         options = self._options[0] or None
         if any(other != self._options[0] for other in self._options):
             raise InputError("set_options: the environments of a vector twin share their options; give one dict")

@@ -149,7 +149,15 @@ def roll_out(
     options: TrainingOptions,
     generator: torch.Generator,
 ) -> Rollout:
-    """Sample `options.episodes` placements of a task. Without room a table goes where most memory is left."""
+    """Sample `options.episodes` placements of a task. Without room a table goes where most memory is left.
+
+    Args:
+        policy: what is sampled from.
+        costed: the task, T tables.
+        features: (T, F) raw features of its tables.
+        options: their number.
+        generator: of the samples.
+    """
     episodes = Construction(costed, options.episodes)
     N, D, S = options.episodes, costed.task.devices, len(costed.order)
     encodings = policy.encoder(features)
@@ -188,7 +196,11 @@ def roll_out(
 
 
 def policy_loss(policy: PlacementPolicy, features: Tensor, rollout: Rollout, entropy: float) -> Tensor:
-    """REINFORCE with standardised returns. Running sums are recomputed so that the encoder learns through them."""
+    """REINFORCE with standardised returns, a scalar ().
+
+    Running sums are recomputed from features (T, F), so that the encoder learns through them; `entropy` is the weight
+    of the policy's own.
+    """
     table = policy.encoder(features)[rollout.order]  # (S, encoding)
     chosen = torch.nn.functional.one_hot(rollout.actions, rollout.legal.shape[-1]).to(table.dtype)  # (S, N, D)
     added = chosen[..., None] * table[:, None, None, :]  # (S, N, D, encoding)
@@ -197,5 +209,7 @@ def policy_loss(policy: PlacementPolicy, features: Tensor, rollout: Rollout, ent
     log_shares = scores.log_softmax(dim=-1)
     log_likelihood = (log_shares * chosen).sum(dim=-1)  # (S, N)
     advantage = (rollout.returns - rollout.returns.mean()) / (rollout.returns.std() + 1e-6)
-    spread = -(log_shares.exp() * log_shares * rollout.legal).sum(dim=-1)
-    return -(log_likelihood.sum(dim=0) * advantage).mean() / len(table) ** 0.5 - entropy * spread.sum(dim=0).mean()
+    policy_entropy = -(log_shares.exp() * log_shares * rollout.legal).sum(dim=-1)
+    return (
+        -(log_likelihood.sum(dim=0) * advantage).mean() / len(table) ** 0.5 - entropy * policy_entropy.sum(dim=0).mean()
+    )

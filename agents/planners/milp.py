@@ -44,7 +44,7 @@ class PiecewiseCost:
 
     @classmethod
     def near(cls, costed: CostedTask, device_of: NDArray[np.int64], rng: np.random.Generator) -> "PiecewiseCost":
-        """Read it off the model: marginals at a plan, pieces from devices of that plan and of random changes of it."""
+        """Read it off the model: marginals at a plan (T,), pieces from devices of that plan and of random changes."""
         state = SearchState(costed, device_of)
         without = costed.device_ms(state.sums[device_of] - costed.states, device_of)
         alone = np.bincount(device_of, minlength=costed.task.devices)[device_of] == 1
@@ -147,8 +147,7 @@ def _convex_pieces(
     loads: NDArray[np.float64], costs: NDArray[np.floating]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Slopes and offsets (K,) of lines through thirds of the points; one line for all where slopes would fall."""
-    spread = float(np.ptp(loads))
-    if spread <= 1e-12:
+    if float(np.ptp(loads)) <= 1e-12:
         return np.zeros(PIECES), np.full(PIECES, float(costs.mean()))
     thirds = np.array_split(np.argsort(loads, kind="stable"), PIECES)
     lines = np.array([_line(loads[part], costs[part]) for part in thirds])

@@ -12,7 +12,7 @@ from shardgym.agents.planners.search_state import Changes, SearchState
 
 
 def moves(state: SearchState, sources: NDArray[np.int64], rng: np.random.Generator, limit: int) -> Changes:
-    """One table of a source to another device."""
+    """One table (N, 1) of a source to another device; N is at most `limit`, drawn where there are more."""
     tables = np.flatnonzero(np.isin(state.device_of, sources))
     fits = state.bytes[tables][:, None] <= state.memory_left[None, :]
     fits[np.arange(len(tables)), state.device_of[tables]] = False
@@ -23,7 +23,7 @@ def moves(state: SearchState, sources: NDArray[np.int64], rng: np.random.Generat
 
 
 def swaps(state: SearchState, sources: NDArray[np.int64], rng: np.random.Generator, limit: int) -> Changes:
-    """A table of a source and a table of another device change places."""
+    """A table of a source and a table of another device, (N, 2), change places; N is at most `limit`."""
     a, b = _pairs(state, sources, rng, limit)
     home, other = state.device_of[a], state.device_of[b]
     gain = state.bytes[a] - state.bytes[b]
@@ -35,7 +35,7 @@ def swaps(state: SearchState, sources: NDArray[np.int64], rng: np.random.Generat
 
 
 def ejections(state: SearchState, sources: NDArray[np.int64], rng: np.random.Generator, limit: int) -> Changes:
-    """A table of a source takes the place of another, which goes to a third device."""
+    """A table of a source takes the place of another, (N, 2), which goes to a third device; N is at most `limit`."""
     a, b = _pairs(state, sources, rng, limit)
     third = rng.integers(state.devices, size=len(a))
     home, other = state.device_of[a], state.device_of[b]

@@ -48,7 +48,7 @@ def memory_left_of(task: Task, device_of: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def pack(task: Task, budget_seconds: float) -> NDArray[np.int64]:
-    """Find a placement that fits, whatever it costs: best fit, largest first, then HiGHS.
+    """Find a placement (T,) that fits, whatever it costs: best fit, largest first, then HiGHS.
 
     Raises:
         InfeasibleTaskError: proven that none fits.

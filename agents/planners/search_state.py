@@ -57,7 +57,7 @@ class SearchState:
         self.reset(device_of)
 
     def reset(self, device_of: NDArray[np.int64]) -> None:
-        """Take another placement; all is computed anew."""
+        """Take another placement, (T,) devices; all is computed anew."""
         self.device_of = device_of.copy()
         self.memory_left = np.array(self.costed.task.device_memory, dtype=np.int64)
         np.subtract.at(self.memory_left, device_of, self.bytes)
@@ -74,7 +74,7 @@ class SearchState:
 
     @property
     def critical(self) -> NDArray[np.int64]:
-        """Devices that a phase waits for: the slowest, and that which sends most; only they shorten the step."""
+        """(n,) devices that a phase waits for: the slowest, and that which sends most; only they shorten the step."""
         found = [*self.compute.argmax(axis=0), *self.volumes.argmax(axis=0)]
         hosts = self.costed.task.topology
         if hosts is not None and hosts.hosts(self.devices) > 1:

@@ -48,7 +48,10 @@ def measure_again(
 
 
 def disagreement(samples: Sequence[GroupSample], again: NDArray[np.float64]) -> Disagreement:
-    """How far two measurements of the same groups differ, and whether dividing by the reference helps."""
+    """How far two measurements of the same N groups differ, and whether dividing by the reference helps.
+
+    `again` is (N, 3): forward, backward and reference ms, as `measure_again` gives them.
+    """
     first = np.array([(s.forward_ms, s.backward_ms, s.reference_ms) for s in samples])
     level = np.median(again[:, 2]) / np.median(first[:, 2])
     smooth = [drift_factors(series[:, 2], WINDOW)[:, None] for series in (first, again)]

@@ -1,4 +1,4 @@
-"""The design of the shipped measurements: groups spread evenly over what users place, and over what planners make."""
+"""The design of the shipped measurements: groups drawn evenly over what users place, and over what planners make."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache

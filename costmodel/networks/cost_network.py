@@ -94,15 +94,18 @@ def work(features: Tensor) -> Tensor:
 class PositiveLinear(nn.Linear):
     """A linear layer whose weights cannot be negative, which makes its outputs non-decreasing in its inputs.
 
-    The logarithms of its weights are learned; they begin widely spread, so that units differ from the start.
+    The logarithms of its weights are learned; they begin far apart, so that units differ from the start.
     """
 
     def reset_parameters(self) -> None:
+        """Draw the logarithms of the weights (out, in) and the biases (out,)."""
         nn.init.normal_(self.weight, mean=-math.log(self.in_features), std=1.0)
         nn.init.uniform_(self.bias, -2.0, 1.0)
 
     def positive_weight(self) -> Tensor:
+        """The weights, (out, in), all above zero."""
         return self.weight.exp()
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """(..., in) to (..., out)."""
         return F.linear(inputs, self.positive_weight(), self.bias)

@@ -200,7 +200,7 @@ class PhysicalExchange(Exchange):
     def floor(
         self, volumes: NDArray[np.float64], devices: int, topology: Topology | None = None
     ) -> NDArray[np.float64]:
-        """As `Exchange.floor`: volumes spread evenly, but for the largest table, which is whole on some device."""
+        """As `Exchange.floor`: even volumes, but for the largest table, which is whole on some device."""
         if devices == 1:
             return np.zeros(2)
         form = self.form(devices, topology)

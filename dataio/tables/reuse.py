@@ -11,7 +11,7 @@ BIN_COUNTS = np.array([1.0, 2.0, *(0.75 * 2.0**k for k in range(2, REUSE_BINS))]
 
 
 def count_bins(counts: NDArray[np.integer]) -> tuple[float, ...]:
-    """Reuse bins of observed in-batch counts (one number a unique id, each at least 1)."""
+    """Reuse bins (17,) of observed in-batch counts (one number per unique id, each at least 1)."""
     bins = np.minimum(np.ceil(np.log2(counts)).astype(int), REUSE_BINS - 1)
     return tuple(np.bincount(bins, minlength=REUSE_BINS) / len(counts))
 
