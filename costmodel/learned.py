@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shardgym.costmodel.measuring.hardware import Hardware
+from shardgym.costmodel.measuring.hardware import Hardware, this_hardware
 from shardgym.costmodel.networks.cost_network import CostNetwork
 from shardgym.costmodel.networks.heads import CostHeads
 from shardgym.costmodel.networks.saved_files import read_network_file, write_network_file
@@ -99,6 +99,19 @@ class LearnedCost(SummedCostModel):
                     f"{task.devices} devices are outside the {measured[0]} to {measured[1]} of the measured all-to-alls"
                 )
         return found
+
+    def caveats(self, task: Task) -> list[str]:
+        """As `SummedCostModel.caveats`, with a word where this machine is not the one that was measured."""
+        return [*super().caveats(task), *self.foreign(this_hardware())]
+
+    def foreign(self, here: Hardware) -> list[str]:
+        """A sentence where the measurements are of other hardware than `here`, else nothing."""
+        if self.hardware.same_machine(here):
+            return []
+        return [
+            f"costs were measured on {self.hardware} and this is {here}: on another processor the median step was off "
+            "by 45%, some by several times; measure and fit here (`shardgym measure`, `shardgym fit`) for your own"
+        ]
 
     def _flag(self, task: Task) -> None:
         for sentence in self.extrapolations(task):

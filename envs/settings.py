@@ -76,6 +76,11 @@ class Settings:
         )
         return cls(rules, source, named_cost_model(cost_model), layout, reward == "dense", order, bool(strict))
 
+    @property
+    def cost_source(self) -> str:
+        """What the cost model was measured on, or that nothing was."""
+        return getattr(self.cost_model, "measured_on", f"no measurement: {type(self.cost_model).__name__}")
+
     def episode(self) -> Episode:
         """One episode."""
         return Episode(self.layout, self.cost_model, self.dense, self.strict)

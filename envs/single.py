@@ -42,7 +42,7 @@ class PlacingEnv(gym.Env):
         super().reset(seed=seed)
         self.episode.begin(self._encode(self.settings.next_task(self.np_random, options)))
         self._show()
-        return self.episode.observe(), {"action_mask": self.action_masks()}
+        return self.episode.observe(), {"action_mask": self.action_masks(), "cost_source": self.cost_source}
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take one action."""
@@ -54,6 +54,11 @@ class PlacingEnv(gym.Env):
                 info |= {"step_ms": self.episode.step_ms(), "decisions": self.decisions()}
         self._show()
         return self.episode.observe(), reward, done, False, info
+
+    @property
+    def cost_source(self) -> str:
+        """What the costs were measured on, or that nothing was."""
+        return self.settings.cost_source
 
     def action_masks(self) -> NDArray[np.int8]:
         """(A,) int8, the actions that are legal now (the name that sb3-contrib looks for)."""

@@ -44,7 +44,7 @@ class TablePlacement(PlacingEnv):
 
     ## Information
     Always `action_mask` (int8, one per action). At the end `is_success`, `illegal_action`, `dead_end`; on success also
-    `step_ms` and `decisions` (`.task()`, `.placement()`).
+    `step_ms` and `decisions` (`.task()`, `.placement()`). At reset `cost_source`, what the costs were measured on.
 
     ## Arguments
     - `tasks="dlrm-50x4"`: a family ("dlrm-50x4/test" for its held-out half), a list of tasks, a task file, a function

@@ -69,7 +69,7 @@ class VectorPlacingEnv(gym.vector.VectorEnv):
         if np.shape(mask) != (self.num_envs,) or not np.any(mask):
             raise ValueError(f"reset_mask: give {self.num_envs} booleans, at least one of them true")
         self._begin(np.flatnonzero(mask), options)
-        return self.episodes.observe(), self._masks(np.asarray(mask, bool))
+        return self.episodes.observe(), self._begun(np.asarray(mask, bool))
 
     def step(
         self, actions: NDArray[np.integer]
@@ -82,8 +82,14 @@ class VectorPlacingEnv(gym.vector.VectorEnv):
             infos = self._final(outcome, observations)
             self._begin(np.flatnonzero(outcome.done), None)
             observations = self.episodes.observe()
+            infos |= self._begun(outcome.done)
         infos |= self._masks(np.ones(self.num_envs, bool))
         return observations, outcome.reward, outcome.done, np.zeros(self.num_envs, bool), infos
+
+    @property
+    def cost_source(self) -> str:
+        """What the costs were measured on, or that nothing was."""
+        return self.settings.cost_source
 
     def action_masks(self) -> NDArray[np.int8]:
         """(N, A) int8, the actions that are legal now."""
@@ -112,6 +118,12 @@ class VectorPlacingEnv(gym.vector.VectorEnv):
     def _begin(self, which: NDArray[np.int64], options: dict[str, Any] | None) -> None:
         tasks = [self.settings.next_task(self._rngs[n], options) for n in which]
         self.episodes.begin(which, tasks)
+
+    def _begun(self, which: NDArray[np.bool_]) -> dict[str, Any]:
+        """What a reset tells of the environments that it began."""
+        source = np.full(self.num_envs, None, dtype=object)
+        source[which] = self.cost_source
+        return self._masks(which) | {"cost_source": source, "_cost_source": which.copy()}
 
     def _masks(self, which: NDArray[np.bool_]) -> dict[str, Any]:
         return {"action_mask": self.episodes.legal * which[:, None], "_action_mask": which}

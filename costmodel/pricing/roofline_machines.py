@@ -64,5 +64,5 @@ CPU_CORE = Machine(
     peer_latency=150e-6, devices_per_host=64,
 )  # fmt: skip
 
-MACHINES = {"a100": A100, "h100": H100, "h200": H200, "cpu_core": CPU_CORE}
+MACHINES = {"a100": A100, "h100": H100, "h200": H200, "cpu-core": CPU_CORE}
 """Machines by the name that a command line takes."""

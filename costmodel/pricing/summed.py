@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgym.costmodel.pricing.exchange import Exchange, sent_bytes
+from shardgym.costmodel.pricing.exchange import Exchange, NoExchange, sent_bytes
 from shardgym.problem.costs import StepCost, step_ms
 from shardgym.problem.faces import public
 from shardgym.problem.placements import UNPLACED, Placement
@@ -99,6 +99,14 @@ class SummedCostModel(ABC):
     def extrapolations(self, task: Task) -> list[str]:
         """What of a task's costs rests on extrapolation, a sentence each; empty when all is within the measured."""
         return []
+
+    def caveats(self, task: Task) -> list[str]:
+        """Why a task's costs may not be what its devices take, a sentence each: extrapolation, another machine, an
+        exchange that was not measured."""
+        found = [f"extrapolated: {sentence}" for sentence in self.extrapolations(task)]
+        if task.devices > 1 and isinstance(self.exchange, NoExchange):
+            found.append("the exchange between devices is not part of these costs: the model was fitted without one")
+        return found
 
     def table_floors(self, task: Task) -> NDArray[np.float32]:
         """Ms that each table adds to the compute of its device at least, (T, 2), at relative speed 1.

@@ -11,7 +11,7 @@ Tables
     `Topology(devices_per_host, ...)`: hosts, bandwidths and speeds of a task's devices, where it matters.
 
 Costs
-    `cost_model("shipped")`: the network fitted on the shipped measurements; "roofline", or a file of `shardgym fit`.
+    `cost_model("shipped")`: the network fitted on the shipped measurements; "roofline:h100", or a file.
     `model.cost(task, placement).step`: milliseconds of one training step, a `StepCost`; `PHASES` names its
     parts. `CostModel` is the protocol of your own.
 

@@ -206,7 +206,7 @@ def make_plan(task: Task, model: SummedCostModel, model_name: str, planners: Seq
             f"task {task.name!r}: no method found a placement that fits ({next(iter(failures.values()))}); "
             "give more device memory"
         )
-    return Plan(task, tuple(candidates), model_name, failures, tuple(model.extrapolations(task)))
+    return Plan(task, tuple(candidates), model_name, failures, tuple(model.caveats(task)))
 
 
 def quick_planners(model: SummedCostModel, agent: Agent | None, seed: int) -> list[Planner]:

@@ -86,7 +86,7 @@ def test_page_and_json_hold_every_planner_and_the_reason_of_a_failure(tmp_path):
 
 def test_the_commands_compare_and_certify(tmp_path):
     runner = CliRunner()
-    options = ["--suite", "dlrm-20x4", "--tasks", "1", "--budget", "0.1", "--cost-model", "roofline"]
+    options = ["--suite", "dlrm-20x4", "--tasks", "1", "--budget", "0.1", "--cost-model", "roofline:h100"]
     done = runner.invoke(app, ["compare", *options, "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert {"compare.html", "compare.json"} <= {path.name for path in tmp_path.iterdir()}
@@ -95,7 +95,7 @@ def test_the_commands_compare_and_certify(tmp_path):
     placement = LargestFirstPlanner(model).plan(task, 1.0)
     made = Plan(task, (Candidate("largest-first", placement, model.cost(task, placement), 0.1),), "roofline")
     write_plan(tmp_path / "plan.json", made)
-    common = [str(tmp_path / "plan.json"), "--cost-model", "roofline"]
+    common = [str(tmp_path / "plan.json"), "--cost-model", "roofline:h100"]
     done = runner.invoke(app, ["certify", *common, "--out", str(tmp_path / "c.json")])
     assert done.exit_code == 0, done.output
     done = runner.invoke(app, ["certify", *common, "--check", str(tmp_path / "c.json")])

@@ -103,5 +103,5 @@ def show_plan(plan: Plan) -> None:
     console.print(view)
     for method, reason in plan.failures.items():
         console.print(f"[red]{method} found no placement:[/] {reason}")
-    for sentence in plan.extrapolations:
-        console.print(f"extrapolated: {sentence}", soft_wrap=True, markup=False)
+    for sentence in plan.caveats:
+        console.print(f"note: {sentence}", soft_wrap=True, markup=False)

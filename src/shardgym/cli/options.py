@@ -11,7 +11,9 @@ TABLES_HELP = (
 
 CostModelName = Annotated[
     str,
-    typer.Option("--cost-model", help="'shipped', 'roofline' (analytic), or a model file written by `shardgym fit`."),
+    typer.Option(
+        "--cost-model", help="'shipped', 'roofline:h100' (analytic; h200, a100, cpu-core), or a file of `shardgym fit`."
+    ),
 ]
 AgentFile = Annotated[Path | None, typer.Option(help="An agent file of `shardgym train`; default: the shipped agent.")]
 AnyHardware = Annotated[bool, typer.Option("--any-hardware", help="Accept a model file fitted on other hardware.")]

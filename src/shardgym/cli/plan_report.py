@@ -101,7 +101,7 @@ def plan_view(plan: Plan) -> dict[str, Any]:
         "figure": drawing.getvalue()[drawing.getvalue().index("<svg") :],
         "methods": [_method_view(plan, c) for c in sorted(plan.candidates, key=lambda c: float(c.predicted.step))],
         "failures": plan.failures,
-        "extrapolations": plan.extrapolations,
+        "caveats": plan.caveats,
         "by_device": [
             {
                 "tables": [_table_view(task.tables[t]) for t in chosen.placement.tables_on(device)],

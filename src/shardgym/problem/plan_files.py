@@ -50,14 +50,14 @@ class Plan:
         candidates: one per method; the chosen one is `chosen()`.
         cost_model: what predicted the costs, for reports.
         failures: method name to the reason for which it found no placement.
-        extrapolations: what of the costs rests on extrapolation, a sentence each.
+        caveats: why predicted costs may not be what the devices take, a sentence each.
     """
 
     task: Task
     candidates: tuple[Candidate, ...]
     cost_model: str
     failures: dict[str, str] = field(default_factory=dict)
-    extrapolations: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
 
     def chosen(self) -> Candidate:
         """The candidate of the least predicted step latency."""
@@ -111,7 +111,7 @@ def _to_record(plan: Plan) -> dict[str, Any]:
             for candidate in plan.candidates
         ],
         "failures": plan.failures,
-        "extrapolations": list(plan.extrapolations),
+        "caveats": list(plan.caveats),
     }
 
 
@@ -127,7 +127,7 @@ def _from_record(record: dict[str, Any]) -> Plan:
         )
         for entry in record["plans"]
     )
-    return Plan(task, candidates, record["cost_model"], record["failures"], tuple(record["extrapolations"]))
+    return Plan(task, candidates, record["cost_model"], record["failures"], tuple(record["caveats"]))
 
 
 def _cost_record(cost: StepCost) -> dict[str, Any]:
