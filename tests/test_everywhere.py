@@ -35,6 +35,12 @@ def here():
     return digests({})
 
 
+def test_tasks_are_those_that_were_frozen(here):
+    """A task that changes raises its family's version; then `python -m tests.everywhere` gives the new digests."""
+    frozen = json.loads((ROOT / "tests" / "frozen_tasks.json").read_text())
+    assert {name: found for name, found in here.items() if name.startswith("task ")} == frozen
+
+
 @pytest.mark.parametrize("machine", [name for name in MACHINES if name != "plain"])
 def test_nothing_depends_on_the_instruction_set(here, machine):
     assert digests(MACHINES[machine]) == here

@@ -37,7 +37,7 @@ def _first(tables):
 
 @pytest.mark.parametrize("name", ["roofline", "roofline:abacus", "nowhere.pt", 3])
 def test_anything_else_is_refused_with_the_way_out(name):
-    with pytest.raises(InputError, match="roofline:h100|a file of|names no machine"):
+    with pytest.raises(InputError, match=r"roofline:h100|a file of|names no machine"):
         cost_model(name)
 
 
