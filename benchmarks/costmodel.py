@@ -186,7 +186,8 @@ def main() -> None:
         record = {}
         for name in arguments.parts or PARTS:
             record |= PARTS[name]()
-    console.print(record.get("all_to_all", ""))
+    if "all_to_all" in record:
+        console.print(record["all_to_all"])
     print(json.dumps(record))
 
 
