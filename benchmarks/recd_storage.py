@@ -46,7 +46,7 @@ def folder() -> Path:
 
 
 def write_flat(table: pa.Table, path: Path, form: str) -> int:
-    """One row a sample, at the same zstd level, with dictionaries, plain, split bytes, or each column's smallest.
+    """One row per sample, at the same zstd level, with dictionaries, plain, split bytes, or each column's smallest.
 
     Returns:
         Bytes written.
@@ -140,7 +140,7 @@ def read_through(batches: Iterable[SessionBatch]) -> None:
 
 
 def reading() -> dict[str, Any]:
-    """Samples a second and bytes a batch: clustered -> deduplicated against interleaved -> KJT, one thread."""
+    """Samples per second and bytes per batch: clustered -> deduplicated against interleaved -> KJT, one thread."""
     table, out = generated()
     clustered = SessionDataset(out, BATCH)
     steps: dict[str, Callable[[], object]] = {"clustered": lambda: read_through(clustered)}

@@ -70,9 +70,9 @@ class ClusterPlan:
     @classmethod
     def resolve(cls, log: SessionLog, out: Path, settings: ClusterSettings) -> "ClusterPlan":
         """Choose the partitions and the run length so that one of each fits the memory."""
-        a_sample = max(1, log.decoded_bytes // max(1, log.rows))
+        sample_bytes = max(1, log.decoded_bytes // max(1, log.rows))
         partitions = settings.partitions or max(1, -(-log.decoded_bytes * 4 // settings.memory))
-        fitting = max(1, settings.memory // 32 // a_sample)
+        fitting = max(1, settings.memory // 32 // sample_bytes)
         return cls(log, settings, out, partitions, min(settings.row_group_samples, fitting))
 
     @property
@@ -82,11 +82,16 @@ class ClusterPlan:
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on where another was cut off."""
-        kept = {name: value for name, value in asdict(self.settings).items() if name != "threads"}
+        settings = {name: value for name, value in asdict(self.settings).items() if name != "threads"}
         files = [(str(file.path), file.path.stat().st_size, file.path.stat().st_mtime_ns) for file in self.log.files]
         return json.loads(
             json.dumps(
-                {"settings": kept, "partitions": self.partitions, "schema": self.log.schema.to_dict(), "files": files}
+                {
+                    "settings": settings,
+                    "partitions": self.partitions,
+                    "schema": self.log.schema.to_dict(),
+                    "files": files,
+                }
             )
         )
 
@@ -105,7 +110,7 @@ def cluster(
     final name; the manifest comes last.
 
     Args:
-        log: a Parquet file or a folder of them, one row a sample.
+        log: a Parquet file or a folder of them, one row per sample.
         out: a new folder, or one that an earlier run of the same log and settings left.
         schema: roles of the columns; see `open_log` for None.
         settings: memory, partitions, compression.

@@ -78,22 +78,26 @@ class Manifest:
             raise InputError(
                 f"{folder}: no {MANIFEST} here; run `shardgym sessions cluster` (again, if it was cut off)"
             )
-        held = read_json(path, "cluster the log again")
+        content = read_json(path, "cluster the log again")
         try:
-            known = held["versions"]["format"] == FORMAT_VERSION
+            known = content["versions"]["format"] == FORMAT_VERSION
             if known:
                 parts = tuple(
                     Part(**{**part, "sessions": tuple(part["sessions"]), "samples": tuple(part["samples"])})
-                    for part in held["parts"]
+                    for part in content["parts"]
                 )
                 return cls(
-                    SessionSchema.from_dict(held["schema"]), parts, tuple(held["notes"]), held["plan"], held["versions"]
+                    SessionSchema.from_dict(content["schema"]),
+                    parts,
+                    tuple(content["notes"]),
+                    content["plan"],
+                    content["versions"],
                 )
         except (KeyError, TypeError) as error:
             raise InputError(f"{path}: cannot be read ({error!r}); cluster the log again") from None
         raise InputError(
-            f"{path}: format {held['versions']['format']} is not {FORMAT_VERSION}; cluster the log again, "
-            f"or read it with shardgym {held['versions'].get('shardgym')}"
+            f"{path}: format {content['versions']['format']} is not {FORMAT_VERSION}; cluster the log again, "
+            f"or read it with shardgym {content['versions'].get('shardgym')}"
         )
 
 
@@ -108,7 +112,7 @@ def write_part(path: Path, arrow: pa.Schema, tables: Iterable[pa.Table], schema:
     Args:
         path: the part; rows and samples of its row groups are kept in its footer.
         arrow: the nested tables' schema.
-        tables: one a row group.
+        tables: one per row group.
         schema: roles of the columns.
         level: zstd level.
     """

@@ -101,7 +101,7 @@ def _row_range(kjt: KeyedJaggedTensor, low: int, high: int) -> KeyedJaggedTensor
 
 
 def columns_of(schema: SessionSchema, samples: Sequence[str]) -> list[str]:
-    """Columns of a nested file to read; the first has one entry a sample, so that it counts the sessions' samples.
+    """Columns of a nested file to read; the first has one entry per sample, so that it counts the sessions' samples.
 
     The time is read only where it is asked for or nothing else counts.
     """
@@ -136,8 +136,8 @@ def decode_row_group(
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
     counts = _counts(columns[columns_of(schema, samples)[0]])
     groups = [_GROUPS[group.form](group, columns, counts) for group in schema.groups]
-    held = {name: tensor_of(columns[name].values) for name in samples}
-    return SampleRun(_batch(groups, schema.features, int(counts.sum())), held, torch.from_numpy(counts))
+    sample_columns = {name: tensor_of(columns[name].values) for name in samples}
+    return SampleRun(_batch(groups, schema.features, int(counts.sum())), sample_columns, torch.from_numpy(counts))
 
 
 def tensor_of(array: pa.Array) -> Tensor:
@@ -155,7 +155,7 @@ def _batch(groups: Sequence[Any], keys: Sequence[str], stride: int) -> GroupedJa
 
 def stored_factors(folder: Path, manifest: Manifest, row_groups: int = 8) -> dict[str, float]:
     """Values over stored values of each group, in the first row groups of a clustered log."""
-    held: dict[str, list[tuple[int, int]]] = {group.name: [] for group in manifest.schema.groups}
+    sizes: dict[str, list[tuple[int, int]]] = {group.name: [] for group in manifest.schema.groups}
     places = [(part, number) for part in manifest.parts for number in range(len(part.samples))]
     for part, number in places[:row_groups]:
         path = folder / part.name
@@ -165,8 +165,8 @@ def stored_factors(folder: Path, manifest: Manifest, row_groups: int = 8) -> dic
             values = (
                 int(each.lengths.sum()) * len(each.keys) if isinstance(each, WindowGroup) else each.expanded_values()
             )
-            held[group.name].append((values, stored))
-    sums = {name: np.sum(counts, axis=0) for name, counts in held.items() if counts}
+            sizes[group.name].append((values, stored))
+    sums = {name: np.sum(counts, axis=0) for name, counts in sizes.items() if counts}
     return {name: float(values / stored) if stored else 1.0 for name, (values, stored) in sums.items()}
 
 
@@ -240,7 +240,7 @@ def _exact(group: GroupSpec, columns: dict[str, pa.Array], counts: np.ndarray) -
     return FeatureGroup(_lists(columns, group.features), _globally(inverse, unique, counts))
 
 
-def _kept(group: GroupSpec, columns: dict[str, pa.Array], counts: np.ndarray) -> Group:
+def _every_list(group: GroupSpec, columns: dict[str, pa.Array], counts: np.ndarray) -> Group:
     return FeatureGroup(_lists(columns, group.features), None)
 
 
@@ -255,7 +255,7 @@ def _windows(group: GroupSpec, columns: dict[str, pa.Array], counts: np.ndarray)
     )
 
 
-_GROUPS = {"exact": _exact, "partial": _windows, "none": _kept}
+_GROUPS = {"exact": _exact, "partial": _windows, "none": _every_list}
 
 
 class SampleStream:

@@ -24,7 +24,7 @@ class FeatureStats:
 
     Args:
         name: of the feature.
-        length: mean ids a list l.
+        length: mean ids per list l.
         stay: chance d that a list stays from one sample of a session to the next.
     """
 
@@ -61,7 +61,7 @@ class Grouping:
     """A proposal for a log.
 
     Args:
-        samples_per_session: mean samples S a session.
+        samples_per_session: mean samples S per session.
         features: what was measured of each.
         groups: the proposal.
     """
@@ -132,8 +132,8 @@ def _proposed(group: GroupSpec, seen: SessionSurvey, held_out: SessionSurvey) ->
     return ProposedGroup(group, stay, predicted, measured_factor(held_out, group))
 
 
-def _over(values: float, held: float) -> float:
-    return float(values / held) if held else 1.0
+def _over(values: float, stored: float) -> float:
+    return float(values / stored) if stored else 1.0
 
 
 def _stay(sample: SessionSurvey, stays: np.ndarray) -> float:
@@ -248,13 +248,15 @@ def _table(
     if ids.is_floating_point() or (ids.numel() and int(ids.min()) < 0):
         raise InputError(f"feature {feature!r}: holds numbers that are no row of a table; bucketise or hash them first")
     largest = int(ids.max()) + 1 if ids.numel() else 1
-    held = (rows or {}).get(feature, largest)
-    if held < largest:
-        raise InputError(f"feature {feature!r}: id {largest - 1} is beyond its {held} rows; hash the ids, or give more")
+    table_rows = (rows or {}).get(feature, largest)
+    if table_rows < largest:
+        raise InputError(
+            f"feature {feature!r}: id {largest - 1} is beyond its {table_rows} rows; hash the ids, or give more"
+        )
     counts = np.unique(ids.numpy(), return_counts=True)[1] if ids.numel() else np.ones(1, dtype=np.int64)
     return TableSpec(
         feature,
-        held,
+        table_rows,
         dim,
         pooling=float(sample.lengths(feature).mean()),
         reuse_bins=tuple(map(float, count_bins(counts))),

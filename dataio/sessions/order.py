@@ -21,7 +21,7 @@ class ReadOrder:
 
     Args:
         row_groups: all of them.
-        batch_size: samples B a batch.
+        batch_size: samples B per batch.
         window: batches W whose samples are shuffled together; 1 keeps samples of a session together.
         world_size: ranks that share the log.
         seed: of all shuffles.

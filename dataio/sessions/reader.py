@@ -31,7 +31,7 @@ class SessionDataset(IterableDataset[SessionBatch]):
 
     Args:
         folder: what `cluster` wrote.
-        batch_size: samples B a batch; sessions are cut at its edges.
+        batch_size: samples B per batch; sessions are cut at its edges.
         rank, world_size: of this process; by default torch.distributed's, or 0 of 1.
         shuffle: a new order of row groups and sessions every epoch; repeats stay together.
         shuffle_window: batches whose samples are shuffled together, 1 for none. Mixes samples of a session
@@ -79,8 +79,8 @@ class SessionDataset(IterableDataset[SessionBatch]):
             )
         row_groups = tuple(
             RowGroup(part, number, count)
-            for part, held in enumerate(manifest.parts)
-            for number, count in enumerate(held.samples)
+            for part, content in enumerate(manifest.parts)
+            for number, count in enumerate(content.samples)
         )
         if max(1, len(row_groups)) < world:
             raise InputError(
@@ -275,8 +275,8 @@ def _checked_parts(folder: Path, manifest: Manifest) -> list[Path]:
     for path, part in zip(parts, manifest.parts):
         size = path.stat().st_size if path.exists() else None
         if size != part.bytes:
-            found = "is missing" if size is None else f"has {size} bytes where {part.bytes} were written"
-            raise InputError(f"{path}: {found}; copy the part again, or cluster the log again")
+            wrong = "is missing" if size is None else f"has {size} bytes where {part.bytes} were written"
+            raise InputError(f"{path}: {wrong}; copy the part again, or cluster the log again")
     return parts
 
 
@@ -291,6 +291,6 @@ def _known(kind: str, asked: Sequence[str] | None, known: Sequence[str], more: S
 
 def _with_features(schema: SessionSchema, features: Sequence[str] | None) -> SessionSchema:
     features = _known("feature", features, schema.features)
-    kept = [(group, tuple(feature for feature in group.features if feature in features)) for group in schema.groups]
-    groups = tuple(GroupSpec(group.name, names, group.form) for group, names in kept if names)
+    chosen = [(group, tuple(feature for feature in group.features if feature in features)) for group in schema.groups]
+    groups = tuple(GroupSpec(group.name, names, group.form) for group, names in chosen if names)
     return replace(schema, groups=groups)

@@ -1,4 +1,4 @@
-"""Jagged tensors on torch alone, with TorchRec's names: one list a row, or one list a row and key."""
+"""Jagged tensors on torch alone, with TorchRec's names: one list per row, or one list per row and key."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -26,13 +26,13 @@ __all__ = ["JaggedTensor", "KeyedJaggedTensor"]
 
 @public("shardgym.embeddings")
 class KeyedJaggedTensor(JaggedTensor):
-    """One list a key and row: all rows of the first key, then all rows of the next.
+    """One list per key and row: all rows of the first key, then all rows of the next.
 
     Args:
         keys: F names of features, each once.
         values: (T, ...) the lists' values.
-        weights: (T,) one weight a value, or None.
-        lengths: (F * B,) values a list, key-major.
+        weights: (T,) one weight per value, or None.
+        lengths: (F * B,) values per list, key-major.
         offsets: (F * B + 1,) where each list starts; give it or `lengths`.
         stride: rows B; needed only where there are no keys.
         validate: check every invariant; False only for tensors made from checked ones.
@@ -90,7 +90,11 @@ class KeyedJaggedTensor(JaggedTensor):
 
     @classmethod
     def from_jt_dict(cls, features: dict[str, JaggedTensor]) -> "KeyedJaggedTensor":
-        """One jagged tensor a key; all have the same number of rows."""
+        """One jagged tensor per key; all have the same number of rows.
+
+        Raises:
+            InputError: when the numbers of rows differ.
+        """
         strides = {jagged.lengths().numel() for jagged in features.values()}
         if len(strides) > 1:
             raise InputError(f"keyed jagged tensor: the features have {sorted(strides)} rows; give all the same")

@@ -83,6 +83,6 @@ class _SelectRows(torch.autograd.Function):
         offsets, index = ctx.saved_tensors
         kernel: Any = load_kernel("dedup_cpu")
         grad = grads[0].contiguous()
-        # (T', ...) -> (T', D), D the numbers a value
+        # (T', ...) -> (T', D), D the numbers per value
         flat = grad.reshape(grad.shape[0], ctx.shape[1:].numel())
         return kernel.sum_rows(flat, offsets.contiguous(), index.contiguous()).view(ctx.shape), None, None

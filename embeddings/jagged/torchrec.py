@@ -17,7 +17,7 @@ def to_torchrec(batch: KeyedJaggedTensor | InverseKeyedJaggedTensor) -> "TorchRe
     """The batch as TorchRec's tensor, sharing memory where it can.
 
     A deduplicated batch becomes a variable-batch KJT: each key has as many rows as its group has unique rows, and
-    `inverse_indices` is (keys, (F, B) int64), one inverse a feature, so the group's inverse is repeated.
+    `inverse_indices` is (keys, (F, B) int64), one inverse per feature, so the group's inverse is repeated.
 
     Raises:
         InputError: when torchrec is not installed.

@@ -1,4 +1,4 @@
-"""Sliding windows: lists that overlap the list before them, found and held once (RecD's partial IKJT)."""
+"""Sliding windows: lists that overlap the list before them, found and stored once (RecD's partial IKJT)."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ EXPANSION_COST = 0.5
 
 @public("shardgym.embeddings")
 class InverseBags(nn.Module):
-    """One pooled embedding a key and row, whatever the form of the batch; the result is the same.
+    """One pooled embedding per key and row, whatever the form of the batch; the result is the same.
 
     Groups whose duplicates would save less than their expansion costs are looked up row by row.
 
@@ -32,7 +32,7 @@ class InverseBags(nn.Module):
         bags: (keys, module) pairs. A module of one key is called as nn.EmbeddingBag is (`TTEmbeddingBag` too), sum or
             mean; a module without `include_last_offset` is called as `TableBatchedBags` and `EmbeddingShard` are, with
             all of its keys at once, and sums.
-        dims: numbers an embedding of each key, in the order of `bags`; read from the modules where left out.
+        dims: numbers per embedding of each key, in the order of `bags`; read from the modules where left out.
 
     Raises:
         InputError: when a key comes twice, or a module of several keys is not table-batched.
@@ -61,7 +61,7 @@ class InverseBags(nn.Module):
         for key in self.keys:
             key_position(batch.keys(), key)
         groups = [group for group in batch.groups if not set(self.keys).isdisjoint(group.keys)]
-        forms = [held_or_expanded(group) for group in groups]
+        forms = [deduplicated_or_expanded(group) for group in groups]
         group_of = {key: at for at, group in enumerate(groups) for key in group.keys}
         pooled: dict[str, Tensor] = {}
         for module, keys in zip(self.bags, self.parts):
@@ -79,7 +79,11 @@ def pays(group: FeatureGroup) -> bool:
 
 
 def pool(module: Any, lists: KeyedJaggedTensor) -> Tensor:
-    """A module's pooled rows of its keys' lists: (rows, sum of dims)."""
+    """A module's pooled rows of its keys' lists: (rows, sum of dims).
+
+    Raises:
+        InputError: weights that the module or its mode does not take.
+    """
     if lists.stride() == 0:
         # No bags at all is not a case of every module; an empty one is.
         empty = torch.zeros(len(lists.keys()), dtype=lists.lengths().dtype, device=lists.device())
@@ -101,11 +105,11 @@ def _pool_groups(
     module: nn.Module, keys: Sequence[str], forms: Sequence[FeatureGroup | WindowGroup], group_of: dict[str, int]
 ) -> dict[str, Tensor]:
     """Pooled unique rows (U, D) of each of the module's keys, all looked up in one call."""
-    held = [_held_for(module, forms[group_of[key]], key) for key in keys]
-    lists = [_positions_as_bags(form) if isinstance(form, WindowGroup) else form for form in held]
+    lookups = [_lists_for(module, forms[group_of[key]], key) for key in keys]
+    lists = [_positions_as_bags(form) if isinstance(form, WindowGroup) else form for form in lookups]
     return {
         key: _pool_windows(unique, form, _mode(module)) if isinstance(form, WindowGroup) else unique
-        for key, form, unique in zip(keys, held, pool_lists(module, lists))
+        for key, form, unique in zip(keys, lookups, pool_lists(module, lists))
     }
 
 
@@ -117,7 +121,7 @@ def pool_lists(module: nn.Module, lists: Sequence[KeyedJaggedTensor]) -> list[Te
     return [part[:count] for count, part in zip(rows, columns.split(_dims(module), dim=1))]
 
 
-def _held_for(module: nn.Module, form: FeatureGroup | WindowGroup, key: str) -> KeyedJaggedTensor | WindowGroup:
+def _lists_for(module: nn.Module, form: FeatureGroup | WindowGroup, key: str) -> KeyedJaggedTensor | WindowGroup:
     """A key's unique lists, or its windows where pooling them by position gives what the module would."""
     one = form if form.keys == (key,) else form.select([key])
     if isinstance(one, FeatureGroup):
@@ -151,7 +155,7 @@ def _pool_windows(positions: Tensor, group: WindowGroup, mode: str) -> Tensor:
     return F.embedding_bag(group.positions(), positions, offsets, mode=mode, include_last_offset=True)
 
 
-def held_or_expanded(group: FeatureGroup | WindowGroup) -> FeatureGroup | WindowGroup:
+def deduplicated_or_expanded(group: FeatureGroup | WindowGroup) -> FeatureGroup | WindowGroup:
     """The group as it is where its duplicates pay, else with all rows."""
     if isinstance(group, WindowGroup) or pays(group):
         return group
@@ -173,7 +177,7 @@ def _table_batched(module: nn.Module) -> bool:
 
 
 def _dims(module: Any) -> list[int]:
-    """Numbers an embedding of each of the module's tables."""
+    """Numbers per embedding of each of the module's tables."""
     if _table_batched(module):
         return [table.dim for table in module.tables]
     return [module.embedding_dim]

@@ -52,7 +52,7 @@ class DINAttention(nn.Module):
     def forward(self, query: Tensor, sequences: Sequences) -> Tensor:
         """Pooled rows (R, D) for queries (R, D).
 
-        For one query a sample over rows that samples share, give `sequences.one_row_a_sample()`.
+        For one query per sample over rows that samples share, give `sequences.one_row_per_sample()`.
         """
         row = sequences.row_of_position()
         keys = sequences.at_positions(sequences.values)  # (T, D)

@@ -12,7 +12,7 @@ from shardgym.embeddings.jagged.checks import key_position
 from shardgym.embeddings.jagged.inverse_keyed import FeatureGroup
 from shardgym.embeddings.jagged.keyed import KeyedJaggedTensor
 from shardgym.embeddings.models.expand_columns import expand_columns
-from shardgym.embeddings.models.inverse_bags import Batch, InverseBags, held_or_expanded, pool_lists
+from shardgym.embeddings.models.inverse_bags import Batch, InverseBags, deduplicated_or_expanded, pool_lists
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
 
@@ -44,13 +44,13 @@ class ShardedBags(nn.Module):
     """Tables that each lie whole on one process; every process looks up its own batch (model parallel, RecD's O5).
 
     Forward sends the unique lists to the tables' processes and brings unique pooled rows back; the inverse stays at
-    home, where the rows are expanded. Backward sends one gradient a unique row. A table's gradient is the sum over the
-    processes' batches. All processes call forward, and backward, together; batches may differ in size or be empty.
+    home, where the rows are expanded. Backward sends one gradient per unique row. A table's gradient is the sum over
+    the processes' batches. All processes call forward, and backward, together; batches may differ in size or be empty.
 
     Args:
         local: the tables of this process, or None for none.
         device_of: for each key, in the order of the output, the rank that holds its table; the same on all processes.
-        dims: for each key, numbers an embedding; the same on all processes.
+        dims: for each key, numbers per embedding; the same on all processes.
         process_group: of the exchange, by default the world.
 
     Raises:
@@ -68,13 +68,13 @@ class ShardedBags(nn.Module):
         self.local, self.dims, self.process_group = local, dict(dims), process_group
         self.keys = list(device_of)
         rank, ranks = dist.get_rank(process_group), dist.get_world_size(process_group)
-        strays = {key: device_of for key, device_of in device_of.items() if not 0 <= device_of < ranks}
+        strays = {key: holder for key, holder in device_of.items() if not 0 <= holder < ranks}
         if strays:
             raise InputError(f"device_of: {strays} are not among the {ranks} processes; give ranks from 0")
-        self.keys_of_rank = [[key for key, device_of in device_of.items() if device_of == r] for r in range(ranks)]
-        held = [] if local is None else local.keys
-        if sorted(held) != sorted(self.keys_of_rank[rank]):
-            raise InputError(f"rank {rank}: holds tables {held} but device_of gives it {self.keys_of_rank[rank]}")
+        self.keys_of_rank = [[key for key, holder in device_of.items() if holder == r] for r in range(ranks)]
+        local_keys = [] if local is None else local.keys
+        if sorted(local_keys) != sorted(self.keys_of_rank[rank]):
+            raise InputError(f"rank {rank}: holds tables {local_keys} but device_of gives it {self.keys_of_rank[rank]}")
         self.mine = self.keys_of_rank[rank]
         self.traffic = Traffic()
 
@@ -93,7 +93,7 @@ class ShardedBags(nn.Module):
         return expand_columns([rows[key] for key in self.keys], inverses, [group_of[key] for key in self.keys])
 
     def _send_lists(self, lists: Mapping[str, KeyedJaggedTensor]) -> list[list[KeyedJaggedTensor]]:
-        """Every list to the device_of of its table; returns what each rank sent, a batch a key of mine."""
+        """Every list to the process of its table; returns what each rank sent, a batch per key of mine."""
         wanted = [[lists[key] for key in keys] for keys in self.keys_of_rank]
         weighted = any(part.weights_or_none() is not None for part in lists.values())
         header = [
@@ -119,7 +119,7 @@ class ShardedBags(nn.Module):
         return [_unpacked(self.mine, *sent) for sent in zip(counts, lengths, ids, weights)]
 
     def _look_up(self, received: Sequence[Sequence[KeyedJaggedTensor]]) -> dict[str, list[Tensor]]:
-        """Pooled rows of each key of mine, one tensor a rank."""
+        """Pooled rows of each key of mine, one tensor per rank."""
         pooled: dict[str, list[Tensor]] = {}
         if self.local is None:
             return pooled
@@ -184,7 +184,7 @@ def _forms(batch: Batch, keys: Sequence[str]) -> list[FeatureGroup]:
         key_position(batch.keys(), key)
     if isinstance(batch, KeyedJaggedTensor):
         return [FeatureGroup(batch.select(keys), None)]
-    forms = [held_or_expanded(group) for group in batch.select(keys).groups]
+    forms = [deduplicated_or_expanded(group) for group in batch.select(keys).groups]
     return [form if isinstance(form, FeatureGroup) else FeatureGroup(form.expand(), None) for form in forms]
 
 
@@ -195,7 +195,7 @@ def _flat(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 def _unpacked(
     keys: Sequence[str], counts: Sequence[Sequence[int]], lengths: Tensor, ids: Tensor, weights: Tensor | None
 ) -> list[KeyedJaggedTensor]:
-    """What one rank sent, a batch a key."""
+    """What one rank sent, a batch per key."""
     rows, values = [count[0] for count in counts], [count[1] for count in counts]
     parts = zip(
         keys, ids.split(values), [None] * len(keys) if weights is None else weights.split(values), lengths.split(rows)

@@ -137,7 +137,7 @@ def test_groups_that_would_not_pay_are_looked_up_row_by_row():
     ikjt = clustered()
     assert pays(ikjt.groups[0])
     assert not pays(clustered(samples=1).groups[0])
-    # One id a row: expanding a pooled row costs half of what the look-up of the id does.
+    # One id per row: expanding a pooled row costs half of what the look-up of the id does.
     one_id = clustered(samples=2, length=1).groups[0]
     assert pays(FeatureGroup(one_id.unique, one_id.inverse)) is False
     bags = bags_of()

@@ -27,7 +27,7 @@ def tables():
 
 @st.composite
 def watch_batches(draw, own_candidates=True):
-    """Users whose histories slide or stay; a candidate a row, or one a user."""
+    """Users whose histories slide or stay; a candidate per row, or one per user."""
     rows = {key: [] for key in HISTORY + CANDIDATE}
     for user in range(draw(st.integers(1, 3))):
         watched = draw(st.lists(st.integers(0, 19), min_size=8, max_size=8))
@@ -58,7 +58,7 @@ def test_embedded_rows_are_those_of_the_plain_batch(kjt):
     expected = dense_rows(embed(kjt, HISTORY, both))
     for batch in forms(kjt):
         sequences = embed(batch, HISTORY, both)
-        for ours, theirs in zip(dense_rows(sequences.one_row_a_sample()), expected, strict=True):
+        for ours, theirs in zip(dense_rows(sequences.one_row_per_sample()), expected, strict=True):
             assert torch.equal(ours, theirs)
 
 
@@ -75,7 +75,7 @@ def test_din_attention_agrees_with_the_paper_s_form(kjt):
     torch.manual_seed(1)
     attention = DINAttention(2 * DIM, hidden=5)
     for batch in forms(kjt):
-        sequences = embed(batch, HISTORY, tables()).one_row_a_sample()
+        sequences = embed(batch, HISTORY, tables()).one_row_per_sample()
         query = torch.randn(kjt.stride(), 2 * DIM)
         # One linear layer over the concatenated query, key and product, a row at a time.
         parts = [attention.from_query, attention.from_key, attention.from_product]
