@@ -151,7 +151,7 @@ def window_pool(lists: dict[str, pa.Array], lengths: np.ndarray, rows: SessionRo
     # The session is one more channel, so that no window reaches across sessions.
     owner = np.repeat(rows.of_sample, lengths)
     channels = np.stack([*(_bits(array.flatten().to_numpy()) for array in lists.values()), owner])
-    shared, starts = find_windows(torch.from_numpy(channels.astype(np.int64, copy=False)), _offsets(lengths))
+    shared, starts = find_windows(torch.from_numpy(channels), _offsets(lengths))
     return shared.numpy(), starts.numpy()
 
 
@@ -172,14 +172,15 @@ def lists_with_owner(lists: dict[str, pa.Array], rows: SessionRows) -> KeyedJagg
     lengths = [np.diff(array.offsets.to_numpy()) for array in lists.values()]
     return KeyedJaggedTensor(
         (*lists, _OWNER),
-        torch.from_numpy(np.concatenate([*values, rows.of_sample]).astype(np.int64, copy=False)),
+        torch.from_numpy(np.concatenate([*values, rows.of_sample])),
         lengths=torch.from_numpy(np.concatenate([*lengths, np.ones(rows.samples, dtype=np.int64)])),
         validate=False,
     )
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    return values if values.dtype.kind in "iu" else values.view(f"i{values.dtype.itemsize}")
+    """The bits of numbers of any type as int64: numpy would join uint64 and int64 to float64, which is not exact."""
+    return values.view(f"i{values.dtype.itemsize}").astype(np.int64, copy=False)
 
 
 def _offsets(lengths: np.ndarray) -> torch.Tensor:

@@ -48,7 +48,7 @@ def jagged_index_select(values: Tensor, offsets: Tensor, index: Tensor) -> tuple
     lengths = offsets.index_select(0, index + 1) - starts
     if _kernel_serves(values):
         return _SelectRows.apply(values, offsets.long(), index), lengths
-    return values.index_select(0, window_positions(starts, lengths)), lengths
+    return picked(values, window_positions(starts, lengths)), lengths
 
 
 def expand_rows(per_unique: Tensor, inverse: Tensor) -> Tensor:
@@ -59,7 +59,14 @@ def expand_rows(per_unique: Tensor, inverse: Tensor) -> Tensor:
     if _kernel_serves(per_unique) and per_unique.requires_grad:
         every_row = torch.arange(per_unique.shape[0] + 1)
         return _SelectRows.apply(per_unique, every_row, inverse.long())
-    return per_unique.index_select(0, inverse)
+    return picked(per_unique, inverse)
+
+
+def picked(values: Tensor, index: Tensor, dim: int = 0) -> Tensor:
+    """`values.index_select(dim, index)`, for uint64 too, which torch's own does not take."""
+    if values.dtype == torch.uint64:
+        return values.view(torch.int64).index_select(dim, index).view(torch.uint64)
+    return values.index_select(dim, index)
 
 
 def _kernel_serves(values: Tensor) -> bool:

@@ -13,7 +13,7 @@ from shardgym.embeddings.jagged.dedup import bits
 from shardgym.embeddings.jagged.grouped import GroupedJaggedTensor
 from shardgym.embeddings.jagged.inverse_keyed import FeatureGroup
 from shardgym.embeddings.jagged.keyed import KeyedJaggedTensor
-from shardgym.embeddings.jagged.ops import window_positions
+from shardgym.embeddings.jagged.ops import picked, window_positions
 from shardgym.embeddings.jagged.windows import find_windows
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
@@ -91,7 +91,7 @@ class WindowGroup:
         """The lists of every row, shared values repeated."""
         positions = self.positions()
         # (F, T) -> (F * T,), key-major
-        values = self.values.index_select(1, positions).reshape(-1)
+        values = picked(self.values, positions, 1).reshape(-1)
         weights = None if self.weights is None else self.weights.index_select(1, positions).reshape(-1)
         lengths = self.lengths.repeat(len(self.keys))  # (B,) -> (F * B,)
         return KeyedJaggedTensor(self.keys, values, weights, lengths, stride=self.stride(), validate=False)
@@ -191,7 +191,7 @@ def _windowed(kjt: KeyedJaggedTensor, order: Tensor | None) -> WindowGroup:
     shared, starts = find_windows(channels.contiguous(), kjt.offsets()[: B + 1], order)
     return WindowGroup(
         tuple(kjt.keys()),
-        values.index_select(1, shared),
+        picked(values, shared, 1),
         starts.to(lengths.dtype),
         lengths[0],
         None if weights is None else weights.index_select(1, shared),

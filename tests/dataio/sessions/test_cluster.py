@@ -188,7 +188,7 @@ def test_a_manifest_of_another_format_is_refused(tmp_path):
     held = json.loads(path.read_text())
     held["versions"]["format"] = 99
     path.write_text(json.dumps(held))
-    with pytest.raises(InputError, match="format 99 is not 1"):
+    with pytest.raises(InputError, match="format 99 is not 2"):
         Manifest.read(tmp_path / "out")
 
 
