@@ -20,18 +20,26 @@ def to_torchrec(batch: KeyedJaggedTensor | InverseKeyedJaggedTensor) -> "TorchRe
     `inverse_indices` is (keys, (F, B) int64), one inverse per feature, so the group's inverse is repeated.
 
     Raises:
-        InputError: when torchrec is not installed.
+        InputError: when torchrec is not installed, or only some keys have weights.
     """
     kind = _torchrec_kjt()
     keys = batch.keys()
     if isinstance(batch, KeyedJaggedTensor):
         lengths = batch.lengths()
         return kind(keys, batch.values(), batch.weights_or_none(), lengths, stride=batch.stride())
+    if not keys:
+        nothing = torch.empty(0, dtype=torch.int64)
+        return kind([], nothing, lengths=nothing, stride=batch.stride())
     B = batch.stride()
     groups = [batch.group_of(key) for key in keys]
     features = [group.unique[key] for group, key in zip(groups, keys)]
-    inverse = [torch.arange(B) if group.inverse is None else group.inverse.long() for group in groups]
+    inverse = [
+        torch.arange(B, device=batch.device()) if group.inverse is None else group.inverse.long() for group in groups
+    ]
     weights = [feature.weights() for feature in features if feature.weights_or_none() is not None]
+    if weights and len(weights) < len(features):
+        bare = next(key for key, feature in zip(keys, features) if feature.weights_or_none() is None)
+        raise InputError(f"to_torchrec: key {bare!r} has no weights and others have; give all or none weights")
     return kind(
         keys,
         torch.cat([feature.values() for feature in features]),
@@ -59,7 +67,7 @@ def from_torchrec(kjt: "TorchRecKJT") -> KeyedJaggedTensor | InverseKeyedJaggedT
                 f"TorchRec batch: keys {keys} have {kjt.stride_per_key()} rows but no inverse_indices; "
                 "give the inverse, or the same rows for each key"
             )
-        stride = kjt.stride_per_key()[0] if keys else 0
+        stride = kjt.stride_per_key()[0] if keys else kjt.stride()
         return KeyedJaggedTensor(keys, kjt.values(), weights, lengths, stride=stride)
     inverse_keys, inverses = indices
     if sorted(inverse_keys) != sorted(keys):

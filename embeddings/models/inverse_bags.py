@@ -78,6 +78,11 @@ def pays(group: FeatureGroup) -> bool:
     return saved > EXPANSION_COST * group.stride() * len(group.keys)
 
 
+def table_ids(ids: Tensor) -> Tensor:
+    """Ids in a type that look-ups take: int32 and int64 as they are, all others as int64."""
+    return ids if ids.dtype in (torch.int32, torch.int64) else ids.long()
+
+
 def pool(module: Any, lists: KeyedJaggedTensor) -> Tensor:
     """A module's pooled rows of its keys' lists: (rows, sum of dims).
 
@@ -94,6 +99,7 @@ def pool(module: Any, lists: KeyedJaggedTensor) -> Tensor:
         if weights is not None:
             raise InputError(f"weights: {type(module).__name__} takes none; drop them or use nn.EmbeddingBag")
         return module(ids.long(), offsets.long())
+    ids = table_ids(ids)
     if not module.include_last_offset:
         offsets = offsets[:-1]
     if weights is not None and module.mode != "sum":

@@ -11,7 +11,7 @@ from shardgym.embeddings.jagged.inverse_keyed import FeatureGroup
 from shardgym.embeddings.jagged.keyed import KeyedJaggedTensor
 from shardgym.embeddings.jagged.ops import expand_rows, offsets_from_lengths, window_positions
 from shardgym.embeddings.jagged.partial_inverse import WindowGroup
-from shardgym.embeddings.models.inverse_bags import Batch, pays
+from shardgym.embeddings.models.inverse_bags import Batch, pays, table_ids
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
 
@@ -92,7 +92,7 @@ def embed(batch: Batch, keys: Sequence[str], tables: Sequence[nn.Module]) -> Seq
     """
     form = _form(batch, list(keys))
     ids, starts, lengths, inverse = _rows_of(form, list(keys))
-    values = torch.cat([table(row) for table, row in zip(tables, ids)], dim=1)  # (P, sum of D_k)
+    values = torch.cat([table(table_ids(row)) for table, row in zip(tables, ids)], dim=1)  # (P, sum of D_k)
     return Sequences(values, starts, lengths, inverse, side_by_side=isinstance(form, FeatureGroup))
 
 
