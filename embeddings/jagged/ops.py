@@ -32,6 +32,23 @@ def window_positions(starts: Tensor, lengths: Tensor) -> Tensor:
     return shift + torch.arange(total, device=lengths.device)
 
 
+def window_values(values: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
+    """Each row's windows laid one after the other.
+
+    Args:
+        values: (F, N) F rows of N shared values.
+        starts: (B,) first position of each window.
+        lengths: (B,) positions of each, >= 0; T together.
+
+    Returns:
+        (F * T,), the windows of the first row, then those of the next.
+    """
+    kernel: Any = load_kernel("dedup_cpu")
+    if kernel is not None and values.device.type == "cpu" and not values.requires_grad:
+        return kernel.window_values(values.contiguous(), starts.long().contiguous(), lengths.long().contiguous())
+    return picked(values, window_positions(starts, lengths), 1).reshape(-1)
+
+
 def jagged_index_select(values: Tensor, offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     """Pick whole rows of jagged data (RecD's O6), any number of times each; differentiable in `values`.
 

@@ -13,7 +13,7 @@ from shardgym.embeddings.jagged.dedup import bits
 from shardgym.embeddings.jagged.grouped import GroupedJaggedTensor
 from shardgym.embeddings.jagged.inverse_keyed import FeatureGroup
 from shardgym.embeddings.jagged.keyed import KeyedJaggedTensor
-from shardgym.embeddings.jagged.ops import picked, window_positions
+from shardgym.embeddings.jagged.ops import picked, window_positions, window_values
 from shardgym.embeddings.jagged.windows import find_windows
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
@@ -89,10 +89,8 @@ class WindowGroup:
 
     def expand(self) -> KeyedJaggedTensor:
         """The lists of every row, shared values repeated."""
-        positions = self.positions()
-        # (F, T) -> (F * T,), key-major
-        values = picked(self.values, positions, 1).reshape(-1)
-        weights = None if self.weights is None else self.weights.index_select(1, positions).reshape(-1)
+        values = window_values(self.values, self.starts, self.lengths)  # (F * T,), key-major
+        weights = None if self.weights is None else window_values(self.weights, self.starts, self.lengths)
         lengths = self.lengths.repeat(len(self.keys))  # (B,) -> (F * B,)
         return KeyedJaggedTensor(self.keys, values, weights, lengths, stride=self.stride(), validate=False)
 

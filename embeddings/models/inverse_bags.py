@@ -12,6 +12,7 @@ from shardgym.embeddings.jagged.inverse_keyed import FeatureGroup, InverseKeyedJ
 from shardgym.embeddings.jagged.keyed import KeyedJaggedTensor
 from shardgym.embeddings.jagged.ops import offsets_from_lengths
 from shardgym.embeddings.jagged.partial_inverse import PartialInverseKeyedJaggedTensor, WindowGroup
+from shardgym.embeddings.jagged.window_sums import window_sums
 from shardgym.embeddings.models.expand_columns import expand_columns
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
@@ -20,6 +21,9 @@ Batch = KeyedJaggedTensor | InverseKeyedJaggedTensor | PartialInverseKeyedJagged
 
 EXPANSION_COST = 0.5
 """Cost of expanding one pooled row, forward and backward, in look-ups of one id: a guess, half as rows are in order."""
+
+LEAST_WINDOW_FACTOR = 1.7
+"""Values over shared values from which windows are pooled faster than lists, as measured; below they are expanded."""
 
 
 @public("shardgym.embeddings")
@@ -66,7 +70,9 @@ class InverseBags(nn.Module):
         pooled: dict[str, Tensor] = {}
         for module, keys in zip(self.bags, self.parts):
             pooled.update(_pool_groups(module, keys, forms, group_of))
-        inverses = [_inverse(form) for form in forms]
+        if all(isinstance(form, WindowGroup) or form.inverse is None for form in forms):
+            return torch.cat([pooled[key] for key in self.keys], dim=1)
+        inverses = [inverse_of(form) for form in forms]
         return expand_columns([pooled[key] for key in self.keys], inverses, [group_of[key] for key in self.keys])
 
 
@@ -76,6 +82,11 @@ def pays(group: FeatureGroup) -> bool:
         return False
     saved = group.expanded_values() - group.unique.values().shape[0]
     return saved > EXPANSION_COST * group.stride() * len(group.keys)
+
+
+def windows_pay(group: WindowGroup) -> bool:
+    """Whether looking up the shared values once and summing windows of them is less work than looking up every list."""
+    return int(group.lengths.sum()) > LEAST_WINDOW_FACTOR * group.shared()
 
 
 def table_ids(ids: Tensor) -> Tensor:
@@ -111,10 +122,10 @@ def _pool_groups(
     module: nn.Module, keys: Sequence[str], forms: Sequence[FeatureGroup | WindowGroup], group_of: dict[str, int]
 ) -> dict[str, Tensor]:
     """Pooled unique rows (U, D) of each of the module's keys, all looked up in one call."""
-    lookups = [_lists_for(module, forms[group_of[key]], key) for key in keys]
-    lists = [_positions_as_bags(form) if isinstance(form, WindowGroup) else form for form in lookups]
+    lookups = [lists_for(module, forms[group_of[key]], key) for key in keys]
+    lists = [positions_as_bags(form) if isinstance(form, WindowGroup) else form for form in lookups]
     return {
-        key: _pool_windows(unique, form, _mode(module)) if isinstance(form, WindowGroup) else unique
+        key: pool_windows(unique, form, mode_of(module)) if isinstance(form, WindowGroup) else unique
         for key, form, unique in zip(keys, lookups, pool_lists(module, lists))
     }
 
@@ -127,16 +138,16 @@ def pool_lists(module: nn.Module, lists: Sequence[KeyedJaggedTensor]) -> list[Te
     return [part[:count] for count, part in zip(rows, columns.split(_dims(module), dim=1))]
 
 
-def _lists_for(module: nn.Module, form: FeatureGroup | WindowGroup, key: str) -> KeyedJaggedTensor | WindowGroup:
+def lists_for(module: nn.Module, form: FeatureGroup | WindowGroup, key: str) -> KeyedJaggedTensor | WindowGroup:
     """A key's unique lists, or its windows where pooling them by position gives what the module would."""
     one = form if form.keys == (key,) else form.select([key])
     if isinstance(one, FeatureGroup):
         return one.unique
     # A mean or maximum skips the padding id, which positions looked up by themselves no longer show.
-    return one if _mode(module) == "sum" or getattr(module, "padding_idx", None) is None else one.expand()
+    return one if mode_of(module) == "sum" or getattr(module, "padding_idx", None) is None else one.expand()
 
 
-def _positions_as_bags(group: WindowGroup) -> KeyedJaggedTensor:
+def positions_as_bags(group: WindowGroup) -> KeyedJaggedTensor:
     """Each shared value as a bag of its own."""
     weights = None if group.weights is None else group.weights[0]
     lengths = torch.ones_like(group.values[0], dtype=group.lengths.dtype)
@@ -152,8 +163,17 @@ def _padded(lists: KeyedJaggedTensor, rows: int) -> KeyedJaggedTensor:
     return KeyedJaggedTensor(lists.keys(), lists.values(), lists.weights_or_none(), lengths, validate=False)
 
 
-def _pool_windows(positions: Tensor, group: WindowGroup, mode: str) -> Tensor:
-    """Embeddings of the shared positions (N, D) -> pooled windows (B, D)."""
+def pool_windows(positions: Tensor, group: WindowGroup, mode: str) -> Tensor:
+    """Embeddings of the shared positions (N, D) -> pooled windows (B, D), empty ones zero.
+
+    Args:
+        positions: one embedding per shared position.
+        group: the windows.
+        mode: "sum", "mean" or "max".
+    """
+    if mode != "max":
+        sums = window_sums(positions, group.starts, group.lengths)
+        return sums if mode == "sum" else sums / group.lengths.clamp(min=1).unsqueeze(1)
     if positions.shape[0] == 0:
         # Every window is empty, and embedding_bag refuses a table of no rows.
         return F.pad(positions, (0, 0, 0, group.stride()))
@@ -163,18 +183,20 @@ def _pool_windows(positions: Tensor, group: WindowGroup, mode: str) -> Tensor:
 
 def deduplicated_or_expanded(group: FeatureGroup | WindowGroup) -> FeatureGroup | WindowGroup:
     """The group as it is where its duplicates pay, else with all rows."""
-    if isinstance(group, WindowGroup) or pays(group):
+    if windows_pay(group) if isinstance(group, WindowGroup) else pays(group):
         return group
     return FeatureGroup(group.expand(), None)
 
 
-def _inverse(form: FeatureGroup | WindowGroup) -> Tensor:
+def inverse_of(form: FeatureGroup | WindowGroup) -> Tensor:
+    """Pooled row of each sample (B,)."""
     if isinstance(form, WindowGroup) or form.inverse is None:
-        return torch.arange(form.stride())
+        return torch.arange(form.stride(), device=form.tensors()[0].device)
     return form.inverse
 
 
-def _mode(module: nn.Module) -> str:
+def mode_of(module: nn.Module) -> str:
+    """How the module pools: "sum", "mean" or "max"."""
     return str(getattr(module, "mode", "sum"))
 
 

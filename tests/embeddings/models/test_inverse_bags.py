@@ -56,6 +56,7 @@ def duplicates_held():
     """A model's fall-back must not hide the path under test: holding duplicates always pays here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shardgym.embeddings.models.inverse_bags.EXPANSION_COST", -1.0)
+        patch.setattr("shardgym.embeddings.models.inverse_bags.LEAST_WINDOW_FACTOR", -1.0)
         yield
 
 
