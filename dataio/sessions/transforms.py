@@ -83,7 +83,8 @@ class Clamp(_ByValue):
     def values(self, values: Tensor) -> Tensor:
         """Clamped values, same dtype."""
         if values.dtype == torch.uint64:
-            return torch.from_numpy(np.clip(values.numpy(), np.uint64(max(0, self.low)), np.uint64(max(0, self.high))))
+            low, high = np.uint64(max(0, self.low)), np.uint64(max(0, self.high))
+            return torch.from_numpy(np.clip(values.cpu().numpy(), low, high)).to(values.device)
         return values.clamp(self.low, self.high)
 
 
@@ -101,9 +102,10 @@ class Bucketize(_ByValue):
     def values(self, values: Tensor) -> Tensor:
         """Bucket indices, int64."""
         if values.dtype == torch.uint64:
-            return torch.from_numpy(np.searchsorted(self._unsigned(), values.numpy(), side="right"))
+            buckets = np.searchsorted(self._unsigned(), values.cpu().numpy(), side="right")
+            return torch.from_numpy(buckets).to(values.device)
         dtype = values.dtype if values.is_floating_point() else torch.int64
-        return torch.bucketize(values, torch.tensor(self.boundaries).to(dtype), right=True)
+        return torch.bucketize(values, torch.tensor(self.boundaries, device=values.device).to(dtype), right=True)
 
     def _unsigned(self) -> np.ndarray:
         return np.array([math.ceil(max(0, boundary)) for boundary in self.boundaries], dtype=np.uint64)

@@ -101,9 +101,10 @@ class KeyedJaggedTensor(JaggedTensor):
         return cls.concat([cls([key], jt._values, jt._weights, jt._lengths) for key, jt in features.items()])
 
     @classmethod
-    def empty(cls, keys: Sequence[str] = ()) -> "KeyedJaggedTensor":
+    def empty(cls, keys: Sequence[str] = (), device: torch.device | str = "cpu") -> "KeyedJaggedTensor":
         """No rows of the given keys."""
-        return cls(keys, torch.empty(0, dtype=torch.int64), lengths=torch.empty(0, dtype=torch.int64))
+        nothing = torch.empty(0, dtype=torch.int64, device=device)
+        return cls(keys, nothing, lengths=nothing)
 
     @classmethod
     def concat(cls, parts: Sequence["KeyedJaggedTensor"]) -> "KeyedJaggedTensor":

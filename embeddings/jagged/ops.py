@@ -74,7 +74,7 @@ def expand_rows(per_unique: Tensor, inverse: Tensor) -> Tensor:
     The gradient sums the rows that share a unique row in their order in the batch, whatever the threads.
     """
     if _kernel_serves(per_unique) and per_unique.requires_grad:
-        every_row = torch.arange(per_unique.shape[0] + 1)
+        every_row = torch.arange(per_unique.shape[0] + 1, device=per_unique.device)
         return _SelectRows.apply(per_unique, every_row, inverse.long())
     return picked(per_unique, inverse)
 

@@ -1,5 +1,6 @@
 """Batches to TorchRec's KeyedJaggedTensor and back; deduplicated ones in its variable-batch form with an inverse."""
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,7 +29,7 @@ def to_torchrec(batch: KeyedJaggedTensor | InverseKeyedJaggedTensor) -> "TorchRe
         lengths = batch.lengths()
         return kind(keys, batch.values(), batch.weights_or_none(), lengths, stride=batch.stride())
     if not keys:
-        nothing = torch.empty(0, dtype=torch.int64)
+        nothing = torch.empty(0, dtype=torch.int64, device=batch.device())
         return kind([], nothing, lengths=nothing, stride=batch.stride())
     B = batch.stride()
     groups = [batch.group_of(key) for key in keys]
@@ -73,8 +74,8 @@ def from_torchrec(kjt: "TorchRecKJT") -> KeyedJaggedTensor | InverseKeyedJaggedT
     if sorted(inverse_keys) != sorted(keys):
         raise InputError(f"TorchRec batch: inverse_indices are for {list(inverse_keys)} but the keys are {keys}")
     inverse = {key: inverses[at] for at, key in enumerate(inverse_keys)}
-    bounds = [0, *torch.tensor(kjt.stride_per_key()).cumsum(0).tolist()]
-    values, ends = kjt.values(), [0, *torch.tensor(kjt.length_per_key()).cumsum(0).tolist()]
+    bounds = [0, *accumulate(kjt.stride_per_key())]
+    values, ends = kjt.values(), [0, *accumulate(kjt.length_per_key())]
     features = {
         key: KeyedJaggedTensor(
             [key],

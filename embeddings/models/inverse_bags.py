@@ -123,6 +123,8 @@ def _pool_groups(
 ) -> dict[str, Tensor]:
     """Pooled unique rows (U, D) of each of the module's keys, all looked up in one call."""
     lookups = [lists_for(module, forms[group_of[key]], key) for key in keys]
+    if _plain_bag(module) and isinstance(lookups[0], WindowGroup):
+        return {keys[0]: pool_windows(_embedded(module, lookups[0]), lookups[0], mode_of(module))}
     lists = [positions_as_bags(form) if isinstance(form, WindowGroup) else form for form in lookups]
     return {
         key: pool_windows(unique, form, mode_of(module)) if isinstance(form, WindowGroup) else unique
@@ -145,6 +147,19 @@ def lists_for(module: nn.Module, form: FeatureGroup | WindowGroup, key: str) -> 
         return one.unique
     # A mean or maximum skips the padding id, which positions looked up by themselves no longer show.
     return one if mode_of(module) == "sum" or getattr(module, "padding_idx", None) is None else one.expand()
+
+
+def _plain_bag(module: nn.Module) -> bool:
+    """Whether a bag of one id is a row of the module's weight, nothing else."""
+    if type(module) is not nn.EmbeddingBag:
+        return False
+    return module.max_norm is None and module.padding_idx is None and not module.scale_grad_by_freq
+
+
+def _embedded(module: Any, group: WindowGroup) -> Tensor:
+    """Embeddings (N, D) of a key's shared values, by its weights where it has some."""
+    rows = F.embedding(table_ids(group.values[0]), module.weight, sparse=module.sparse)
+    return rows if group.weights is None or module.mode != "sum" else rows * group.weights[0].unsqueeze(1)
 
 
 def positions_as_bags(group: WindowGroup) -> KeyedJaggedTensor:

@@ -58,8 +58,9 @@ class ShardedBags(nn.Module):
     """Tables that each lie whole on one process; every process looks up its own batch (model parallel, RecD's O5).
 
     Forward sends the unique lists (of sliding histories the shared values and windows) to the tables' processes and
-    brings unique pooled rows back; the inverse stays at home, where the rows are expanded. Backward sends one gradient per unique row. A table's gradient is the sum over
-    the processes' batches. All processes call forward, and backward, together; batches may differ in size or be empty.
+    brings unique pooled rows back; the inverse stays at home, where the rows are expanded. Backward sends one gradient
+    per unique row. A table's gradient is the sum over the processes' batches. All processes call forward, and backward,
+    together; batches may differ in size or be empty.
 
     Args:
         local: the tables of this process, or None for none.
@@ -110,21 +111,27 @@ class ShardedBags(nn.Module):
         """Every list, or pool and windows, to the process of its table; returns what each rank sent per key of mine."""
         wanted = [[lists[key] for key in keys] for keys in self.keys_of_rank]
         weighted = any(_weights(part) is not None for part in lists.values())
-        header = [torch.tensor([int(weighted), *(n for part in parts for n in _counts(part))]) for parts in wanted]
+        device = next(iter(lists.values())).tensors()[0].device
+        header = [
+            torch.tensor([int(weighted), *(n for part in parts for n in _counts(part))], device=device)
+            for parts in wanted
+        ]
         heads = self._swap(header, [1 + 3 * len(self.mine)] * len(wanted), "lengths")
         if {int(head[0]) for head in heads} != {int(weighted)}:
             raise InputError("weights: only some processes' batches have them; give them to all or none")
         counts = [head[1:].view(len(self.mine), 3).tolist() for head in heads]  # (3 * keys,) -> (keys, 3)
         structure = self._swap(
-            [_flat([_structure(part) for part in parts], torch.int32) for parts in wanted],
+            [_flat([_structure(part) for part in parts], torch.int32, device) for parts in wanted],
             [sum(numbers for _, numbers, _ in count) for count in counts],
             "lengths",
         )
         sizes = [sum(values for _, _, values in count) for count in counts]
-        ids = self._swap([_flat([_ids(part) for part in parts], torch.int64) for parts in wanted], sizes, "ids")
+        ids = self._swap([_flat([_ids(part) for part in parts], torch.int64, device) for parts in wanted], sizes, "ids")
         weights: Sequence[Tensor | None] = [None] * len(wanted)
         if weighted:
-            weights = self._swap([_flat([_weights(p) for p in parts], torch.float32) for parts in wanted], sizes, "ids")
+            weights = self._swap(
+                [_flat([_weights(p) for p in parts], torch.float32, device) for parts in wanted], sizes, "ids"
+            )
         return [_unpacked(self.mine, *sent) for sent in zip(counts, structure, ids, weights)]
 
     def _look_up(self, received: Sequence[Sequence[KeyLists]]) -> dict[str, list[Tensor]]:
@@ -135,9 +142,7 @@ class ShardedBags(nn.Module):
         of_key = {key: [sent[at] for sent in received] for at, key in enumerate(self.mine)}
         for module, keys in zip(self.local.bags, self.local.parts):
             forms = {key: [_for_module(module, part, key) for part in of_key[key]] for key in keys}
-            bags = {
-                key: [positions_as_bags(f) if isinstance(f, WindowGroup) else f for f in forms[key]] for key in keys
-            }
+            bags = {key: [_as_bags(form) for form in forms[key]] for key in keys}
             for key, rows in zip(keys, pool_lists(module, [_stacked(bags[key]) for key in keys])):
                 looked_up = zip(rows.split([part.stride() for part in bags[key]]), forms[key])
                 pooled[key] = [
@@ -153,7 +158,8 @@ class ShardedBags(nn.Module):
         received: Sequence[Sequence[KeyLists]],
     ) -> dict[str, Tensor]:
         """Pooled rows back to the ranks whose lists they are; returns (U, D) of each key of this rank's batch."""
-        out = [_flat([pooled[key][r] for key in self.mine], torch.float32) for r in range(len(received))]
+        device = next(iter(lists.values())).tensors()[0].device
+        out = [_flat([pooled[key][r] for key in self.mine], torch.float32, device) for r in range(len(received))]
         sizes = [sum(lists[key].stride() * self.dims[key] for key in keys) for keys in self.keys_of_rank]
         flat = torch.cat(out)
         if not flat.requires_grad:
@@ -241,8 +247,12 @@ def _for_module(module: nn.Module, part: KeyLists, key: str) -> KeyLists:
     return lists_for(module, part, key) if isinstance(part, WindowGroup) else part
 
 
-def _flat(parts: Sequence[Tensor | None], dtype: torch.dtype) -> Tensor:
-    return torch.cat([part.flatten() for part in parts if part is not None]) if parts else torch.empty(0, dtype=dtype)
+def _flat(parts: Sequence[Tensor | None], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return (
+        torch.cat([p.flatten() for p in parts if p is not None])
+        if parts
+        else torch.empty(0, dtype=dtype, device=device)
+    )
 
 
 def _unpacked(
