@@ -10,12 +10,10 @@ from .sessions.grouping import (
 from .sessions.grouping import (
     propose_groups as propose_groups,
 )
-from .sessions.grouping import (
-    table_specs as table_specs,
-)
 from .sessions.loader import SessionLoader as SessionLoader
 from .sessions.log import SessionLog as SessionLog
 from .sessions.log import open_log as open_log
+from .sessions.measured_tables import table_specs as table_specs
 from .sessions.reader import SessionDataset as SessionDataset
 from .sessions.schema import GroupSpec as GroupSpec
 from .sessions.schema import SessionSchema as SessionSchema

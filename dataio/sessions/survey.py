@@ -54,15 +54,16 @@ class SessionSurvey:
         _, kind = unique_rows(lists_with_owner(self.lists([feature]), self.rows), rows_sorted=True)
         return np.r_[False, np.diff(kind.numpy()) == 0] & self.follows
 
-    def unique_lists(self, features: Sequence[str]) -> int:
-        """Unique lists of a group, counted session by session, as clustering stores them."""
+    def first_rows(self, features: Sequence[str]) -> np.ndarray:
+        """First sample (U,) of each unique list of a group, counted session by session, as clustering stores them."""
         first, _ = unique_rows(lists_with_owner(self.lists(features), self.rows))
-        return first.numel()
+        return first.numpy()
 
-    def pooled_values(self, features: Sequence[str]) -> int:
-        """Positions that a group's windows share, as clustering stores them; the lists must be aligned."""
-        shared, _ = window_pool(self.lists(features), self.lengths(features[0]), self.rows)
-        return shared.size
+    def shared_values(self, features: Sequence[str]) -> np.ndarray:
+        """Positions that a group's windows share in each session, as clustering stores them; lists must be aligned."""
+        lengths = self.lengths(features[0])
+        shared, _ = window_pool(self.lists(features), lengths, self.rows)
+        return np.bincount(np.repeat(self.rows.of_sample, lengths)[shared], minlength=self.rows.starts.size)
 
     def ids(self, feature: str, samples: int) -> Tensor:
         """All ids of the first `samples` lists."""

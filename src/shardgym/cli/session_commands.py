@@ -68,7 +68,7 @@ def group(
     dim: int = typer.Option(64, help="Dim of those tables."),
 ) -> None:
     """Propose which features to deduplicate together, and in which form."""
-    from shardgym.dataio.sessions.grouping import table_specs
+    from shardgym.dataio.sessions.measured_tables import table_specs
     from shardgym.dataio.tables.table_files import write_tables
 
     opened = _opened(log, schema)
@@ -151,15 +151,17 @@ def _show_grouping(grouping: "Grouping") -> None:
     features = Table("feature", "mean length", "stays")
     for feature in grouping.features:
         features.add_row(feature.name, f"{feature.length:.1f}", f"{feature.stay:.3f}")
-    groups = Table("group", "form", "all stay", "predicted factor", "measured factor", "error")
+    groups = Table("group", "form", "all stay", "predicted", "95% of samples", "measured", "bytes saved", "step saved")
     for each in grouping.groups:
         groups.add_row(
             ", ".join(each.group.features),
             each.group.form,
             f"{each.stay:.3f}",
             f"{each.predicted:.2f}",
+            f"{each.low:.2f} to {each.high:.2f}",
             f"{each.measured:.2f}",
-            f"{each.error:.1%}",
+            f"{each.bytes_saved:.2f}",
+            f"{each.step_saved:.2f}",
         )
     console = Console()
     console.print(features)
