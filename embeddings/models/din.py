@@ -67,5 +67,5 @@ class DIN(nn.Module):
             query = candidates.per_sample(query)
         else:
             query = candidates.per_sample(query)
-            interest = self.attention(query, sequences.one_row_per_sample())
+            interest = self.attention.per_sample(query, sequences)
         return self.mlp(torch.cat([interest, query], dim=1)).squeeze(1)

@@ -15,6 +15,7 @@ WITH_KERNELS = [
     "shardgym.embeddings.jagged.windows",
     "shardgym.embeddings.models.dot_pairs",
     "shardgym.embeddings.models.expand_columns",
+    "shardgym.embeddings.models.sequence_layers",
 ]
 
 

@@ -1,6 +1,7 @@
 """Histories: pooling, DIN attention and a transformer layer against plain loops, and DIN on every form of a batch."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -85,7 +86,29 @@ def test_din_attention_agrees_with_the_paper_s_form(kjt):
             q = q.expand_as(keys)
             hidden = torch.cat([q, keys, q * keys], dim=1) @ weight.T + attention.from_query.bias
             expected.append((attention.score(attention.activation(hidden)) * keys).sum(0))
-        torch.testing.assert_close(attention(query, sequences), torch.stack(expected))
+        expected = torch.stack(expected)
+        torch.testing.assert_close(attention(query, sequences), expected)
+        torch.testing.assert_close(attention.reference(query, sequences), expected)
+        torch.testing.assert_close(attention.per_sample(query, embed(batch, HISTORY, tables())), expected)
+
+
+@settings(max_examples=40)
+@given(watch_batches(), st.integers(1, 40), st.integers(1, 9))
+def test_gradients_of_the_compiled_attention_are_those_of_torch(kjt, dim, hidden):
+    torch.manual_seed(4)
+    attention = DINAttention(dim, hidden)
+    sequences = embed(PartialInverseKeyedJaggedTensor.from_kjt(kjt, [HISTORY]), HISTORY[:1], [nn.Embedding(20, dim)])
+    exact = embed(InverseKeyedJaggedTensor.from_kjt(kjt, [HISTORY]), HISTORY[:1], [nn.Embedding(20, dim)])
+    for each in (sequences, exact):
+        values = each.values.detach().requires_grad_()
+        query = torch.randn(kjt.stride(), dim, requires_grad=True)
+        shared = replace(each, values=values)
+        wanted = [query, values, *attention.parameters()]
+        grad = torch.randn_like(query)
+        ours = torch.autograd.grad(attention.per_sample(query, shared), wanted, grad)
+        theirs = torch.autograd.grad(attention.reference(query, shared.one_row_per_sample()), wanted, grad)
+        for mine, other in zip(ours, theirs):
+            torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
 
 
 @settings(max_examples=30)
