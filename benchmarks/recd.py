@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks import recd_compute, recd_exchange, recd_storage
+from benchmarks import recd_compute, recd_exchange, recd_real, recd_storage
 
 SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     **recd_storage.SECTIONS,
     **recd_compute.SECTIONS,
     **recd_exchange.SECTIONS,
+    **recd_real.SECTIONS,
 }
 
 TARGETS = {
@@ -35,6 +36,14 @@ TARGETS = {
     "attention_over_factor": 0.9,
     "partial_factor": 8.0,
     "grouping_error": 0.05,
+    "reader.sessions_4": 1.0,
+    "reader.sessions_16": 5.0,
+    "reader.sessions_40": 5.0,
+    "partial_lookup": 0.98,
+    "din_candidates_16": 3.0,
+    "slate_step": 2.2,
+    "train_step_vs_fbgemm.factor_5": 1.8,
+    "train_step_vs_fbgemm.factor_16": 3.0,
 }
 """Least value of each ratio; `grouping_error` is the one that must come below."""
 

@@ -39,7 +39,7 @@ ATTENTION_BATCH = 4096
 
 
 def torch_bags() -> InverseBags:
-    """One nn.EmbeddingBag a table, sparse gradients."""
+    """One nn.EmbeddingBag per table, sparse gradients."""
     return InverseBags(
         [([key], nn.EmbeddingBag(ROWS, DIM, mode="sum", sparse=True)) for key in SESSION_KEYS + ITEM_KEYS]
     )
@@ -96,7 +96,7 @@ def train_step_fbgemm() -> dict[str, Any]:
 
 
 def _histories(factor: float) -> InverseKeyedJaggedTensor:
-    """A watch history a session and a candidate that repeats with it."""
+    """A watch history per session and a candidate that repeats with it."""
     generator = torch.Generator().manual_seed(1)
     inverse = inverse_of(factor, ATTENTION_BATCH, generator)
     return InverseKeyedJaggedTensor(
@@ -105,12 +105,12 @@ def _histories(factor: float) -> InverseKeyedJaggedTensor:
 
 
 def _attention(table: nn.Embedding, attention: DINAttention, batch: Batch, queries: torch.Tensor) -> None:
-    """Embed, attend, backward; one query a row of the sequences."""
+    """Embed, attend, backward; one query per row of the sequences."""
     sequences = embed(batch, ["history"], [table])
     if len(queries) == sequences.rows():
         pooled = sequences.per_sample(attention(queries, sequences))
     else:
-        pooled = attention(queries, sequences.one_row_a_sample())
+        pooled = attention(queries, sequences.one_row_per_sample())
     table.zero_grad()
     attention.zero_grad()
     pooled.sum().backward()

@@ -43,7 +43,7 @@ def _process(rank: int, folder: str) -> None:
 
 
 def all_to_all_bytes() -> dict[str, Any]:
-    """Bytes a step of plain batches over those of deduplicated ones, of all kinds and processes.
+    """Bytes per step of plain batches over those of deduplicated ones, of all kinds and processes.
 
     The session features repeat at the given factor; beside them, the same with item features that do not repeat.
     """

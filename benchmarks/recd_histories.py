@@ -13,7 +13,7 @@ HISTORY_KEYS = ["video_history", "author_history"]
 
 
 def watch_histories(path: Path, window: int) -> KeyedJaggedTensor:
-    """A row an event: the videos, and their authors, that its user had watched, at most `window`, oldest first.
+    """A row per event: the videos, and their authors, that its user had watched, at most `window`, oldest first.
 
     A video counts as watched when it played at all. Rows are sorted by user, then time.
     """

@@ -21,7 +21,7 @@ SPEC = LogSpec(
     ),
     seed=1,
 )
-"""16 samples a session: four user features that stay at 0.98, two of context at 0.95, two histories that slide."""
+"""16 samples per session: four user features that stay at 0.98, two of context at 0.95, two histories that slide."""
 
 HISTORY = 50
 KUAIRAND = SessionSchema(

@@ -46,7 +46,7 @@ def folder() -> Path:
 
 
 def write_flat(table: pa.Table, path: Path, form: str) -> int:
-    """One row a sample, at the same zstd level, with dictionaries, plain, split bytes, or each column's smallest.
+    """One row per sample, at the same zstd level, with dictionaries, plain, split bytes, or each column's smallest.
 
     Returns:
         Bytes written.
@@ -113,22 +113,22 @@ def history_bytes(clustered: Path) -> int:
     return sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] in names)
 
 
-def flat_batches(path: Path, schema: SessionSchema) -> Iterator[SessionBatch]:
+def flat_batches(path: Path, schema: SessionSchema, batch: int = BATCH) -> Iterator[SessionBatch]:
     """Interleaved Parquet -> KJT, one thread, nothing hashed or copied twice."""
     file = pq.ParquetFile(path, pre_buffer=False)
     for number in range(file.num_row_groups):
         table = file.read_row_group(number, columns=[*schema.samples, *schema.features], use_threads=False)
         columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-        for start in range(0, table.num_rows - BATCH + 1, BATCH):
-            lists = [columns[feature].slice(start, BATCH) for feature in schema.features]
+        for start in range(0, table.num_rows - batch + 1, batch):
+            lists = [columns[feature].slice(start, batch) for feature in schema.features]
             kjt = KeyedJaggedTensor(
                 schema.features,
                 torch.cat([tensor_of(each.flatten()) for each in lists]),
                 lengths=torch.from_numpy(np.concatenate([np.diff(each.offsets.to_numpy()) for each in lists])).int(),
-                stride=BATCH,
+                stride=batch,
                 validate=False,
             )
-            samples = {name: tensor_of(columns[name].slice(start, BATCH)) for name in schema.samples}
+            samples = {name: tensor_of(columns[name].slice(start, batch)) for name in schema.samples}
             yield SessionBatch(kjt, samples)
 
 
@@ -140,7 +140,7 @@ def read_through(batches: Iterable[SessionBatch]) -> None:
 
 
 def reading() -> dict[str, Any]:
-    """Samples a second and bytes a batch: clustered -> deduplicated against interleaved -> KJT, one thread."""
+    """Samples per second and bytes per batch: clustered -> deduplicated against interleaved -> KJT, one thread."""
     table, out = generated()
     clustered = SessionDataset(out, BATCH)
     steps: dict[str, Callable[[], object]] = {"clustered": lambda: read_through(clustered)}

@@ -15,9 +15,9 @@ THREADS = 2
 WARM_UP = 2
 
 
-def medians(steps: Mapping[str, Callable[[], object]], rounds: int = 15) -> dict[str, float]:
+def medians(steps: Mapping[str, Callable[[], object]], rounds: int = 15, threads: int = THREADS) -> dict[str, float]:
     """Median milliseconds of each step; every round runs all of them once, in turn."""
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads)
     for step in steps.values():
         for _ in range(WARM_UP):
             step()

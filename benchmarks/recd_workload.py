@@ -16,7 +16,7 @@ SESSION_KEYS = [f"session_{k}" for k in range(8)]
 ITEM_KEYS = ["item", "item_author"]
 DENSE_FEATURES = 13
 LOOKUPS = 80
-"""Mean ids a list; with these and small MLPs the tables dominate a step. Shorter lists or larger MLPs gain less."""
+"""Mean ids per list; with these and small MLPs the tables dominate a step. Shorter lists or larger MLPs gain less."""
 
 POWER = 1.05
 """Exponent of the ids' popularity."""
@@ -62,7 +62,7 @@ def lists_of(keys: list[str], rows: int, length: int, generator: torch.Generator
 
 
 def workload(factor: float, seed: int = 0) -> Workload:
-    """A batch with the given rows a unique row in its session features."""
+    """A batch with the given rows per unique row in its session features."""
     generator = torch.Generator().manual_seed(seed)
     inverse = inverse_of(factor, BATCH, generator)
     sessions = FeatureGroup(lists_of(SESSION_KEYS, int(inverse[-1]) + 1, LOOKUPS, generator), inverse)

@@ -2,9 +2,14 @@ from .index_draw import draw_batch as draw_batch, draw_indices as draw_indices
 from .sessions.batch import SessionBatch as SessionBatch
 from .sessions.cluster import ClusterSettings as ClusterSettings, cluster as cluster
 from .sessions.clustered_files import Manifest as Manifest
-from .sessions.grouping import Grouping as Grouping, propose_groups as propose_groups, table_specs as table_specs
+from .sessions.grouping import (
+    Grouping as Grouping,
+    propose_groups as propose_groups,
+)
+from .sessions.loader import SessionLoader as SessionLoader
 from .sessions.log import SessionLog as SessionLog, open_log as open_log
-from .sessions.reader import SessionDataset as SessionDataset, SessionLoader as SessionLoader
+from .sessions.measured_tables import table_specs as table_specs
+from .sessions.reader import SessionDataset as SessionDataset
 from .sessions.schema import GroupSpec as GroupSpec, SessionSchema as SessionSchema
 from .sessions.synthetic import (
     LogSpec as LogSpec,

@@ -8,22 +8,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
-
-import pyarrow as pa
 
 from shardgym.dataio.sessions.clustered_files import MANIFEST, Manifest, current_versions, read_part, write_part
 from shardgym.dataio.sessions.log import SessionLog, open_log
 from shardgym.dataio.sessions.nested import nest, nested_runs
-from shardgym.dataio.sessions.route import ORDER_COLUMNS, route_piece
+from shardgym.dataio.sessions.route import route_piece
 from shardgym.dataio.sessions.schema import SessionSchema
+from shardgym.dataio.sessions.sorting import Sort, duckdb_module
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
 from shardgym.problem.files import read_json, write_text
 from shardgym.problem.progress import Progress, no_progress
 
 WORK = "_work"
+MOST_PARTITIONS = 4096
+"""Each is a file, all of which are written at once while a log is routed."""
 
 
 @public("shardgym.dataio")
@@ -55,6 +55,9 @@ class ClusterSettings:
         for name, value in asdict(self).items():
             if value < least.get(name, 1):
                 raise InputError(f"{name} is {value}; give {least.get(name, 1)} or more")
+        for name, most in (("compression_level", 22), ("partitions", MOST_PARTITIONS)):
+            if getattr(self, name) > most:
+                raise InputError(f"{name} is {getattr(self, name)}; give {most} at most")
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,17 @@ class ClusterPlan:
 
     @classmethod
     def resolve(cls, log: SessionLog, out: Path, settings: ClusterSettings) -> "ClusterPlan":
-        """Choose the partitions and the run length so that one of each fits the memory."""
-        a_sample = max(1, log.decoded_bytes // max(1, log.rows))
+        """Choose the partitions and the run length so that one of each fits the memory.
+
+        Raises:
+            InputError: there would be more partitions than files can be written at once.
+        """
+        sample_bytes = max(1, log.decoded_bytes // max(1, log.rows))
         partitions = settings.partitions or max(1, -(-log.decoded_bytes * 4 // settings.memory))
-        fitting = max(1, settings.memory // 32 // a_sample)
+        if partitions > MOST_PARTITIONS:
+            least = -(-log.decoded_bytes * 4 // MOST_PARTITIONS)
+            raise InputError(f"{out}: the log would need {partitions} partitions; give {least / 1e9:.1f}GB of memory")
+        fitting = max(1, settings.memory // 32 // sample_bytes)
         return cls(log, settings, out, partitions, min(settings.row_group_samples, fitting))
 
     @property
@@ -82,11 +92,16 @@ class ClusterPlan:
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on where another was cut off."""
-        kept = {name: value for name, value in asdict(self.settings).items() if name != "threads"}
+        settings = {name: value for name, value in asdict(self.settings).items() if name != "threads"}
         files = [(str(file.path), file.path.stat().st_size, file.path.stat().st_mtime_ns) for file in self.log.files]
         return json.loads(
             json.dumps(
-                {"settings": kept, "partitions": self.partitions, "schema": self.log.schema.to_dict(), "files": files}
+                {
+                    "settings": settings,
+                    "partitions": self.partitions,
+                    "schema": self.log.schema.to_dict(),
+                    "files": files,
+                }
             )
         )
 
@@ -105,7 +120,7 @@ def cluster(
     final name; the manifest comes last.
 
     Args:
-        log: a Parquet file or a folder of them, one row a sample.
+        log: a Parquet file or a folder of them, one row per sample.
         out: a new folder, or one that an earlier run of the same log and settings left.
         schema: roles of the columns; see `open_log` for None.
         settings: memory, partitions, compression.
@@ -116,7 +131,7 @@ def cluster(
         InputError: the log cannot be read, the folder holds something else, or an engine is not installed.
     """
     run = _runner(engine)
-    _duckdb()
+    duckdb_module()
     out = Path(out).absolute()
     plan = ClusterPlan.resolve(open_log(Path(log).absolute(), schema), out, settings or ClusterSettings())
     if (out / MANIFEST).exists():
@@ -147,7 +162,8 @@ def _notes(plan: ClusterPlan, parts: tuple) -> tuple[str, ...]:
 def route(plan: ClusterPlan, number: int) -> int:
     """Route one piece of the log; its samples. A task of the first stage."""
     piece = plan.log.pieces(plan.settings.memory // 2)[number]
-    route_piece(plan.log, piece, plan.partitions, plan.work / "routed" / f"{number:05d}")
+    with _in_one_sentence(plan, f"piece {number} of the log"):
+        route_piece(plan.log, piece, plan.partitions, plan.work / "routed" / f"{number:05d}")
     return sum(plan.log.files[piece.file].rows[piece.first : piece.end])
 
 
@@ -157,59 +173,41 @@ def write_partition(plan: ClusterPlan, number: int) -> int:
     if not path.exists():
         schema, arrow = plan.log.schema, plan.log.arrow
         longest = plan.settings.longest_session
-        runs = nested_runs(_sorted_samples(plan, number), schema, plan.run_samples, longest)
+        sort = Sort(schema, arrow, plan.settings.memory, plan.settings.threads, plan.work / f"sort-{number:05d}")
+        files = sorted((plan.work / "routed").glob(f"*/{number:05d}.parquet"))
         nested = nest(arrow.empty_table(), schema, longest).schema
-        write_part(path, nested, runs, schema, plan.settings.compression_level)
+        with _in_one_sentence(plan, f"partition {number} of {plan.partitions}"):
+            runs = nested_runs(sort.batches(files), schema, plan.run_samples, longest)
+            write_part(path, nested, runs, schema, plan.settings.compression_level)
     for routed in (plan.work / "routed").glob(f"*/{number:05d}.parquet"):
         routed.unlink(missing_ok=True)
     return sum(read_part(path).samples)
 
 
+@contextmanager
+def _in_one_sentence(plan: ClusterPlan, what: str) -> Iterator[None]:
+    """Say what memory or a disk refused, whichever library it was asked through."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+            raise InputError(
+                f"{plan.out}: {what} does not fit the memory of {plan.settings.memory / 1e6:.0f} MB; "
+                "give more memory or partitions, in a new folder"
+            ) from None
+        if isinstance(error, OSError) or type(error).__module__.split(".")[0].strip("_") == "duckdb":
+            raise InputError(
+                f"{plan.out}: {what} cannot be written ({reason}); free space or mend the folder, then run the same "
+                "again: it goes on where it stopped"
+            ) from None
+        raise
+
+
 def _part_path(plan: ClusterPlan, number: int) -> Path:
     return plan.out / f"part-{number:05d}.parquet"
-
-
-def _sorted_samples(plan: ClusterPlan, number: int) -> Iterator[pa.RecordBatch]:
-    """One partition's samples by session, time and place in the log; DuckDB sorts, on disk where need be."""
-    files = sorted(str(path) for path in (plan.work / "routed").glob(f"*/{number:05d}.parquet"))
-    if not files:
-        return
-    schema, arrow = plan.log.schema, plan.log.arrow
-    spill = plan.work / f"sort-{number:05d}"
-    config = {
-        "memory_limit": f"{plan.settings.memory // 3}B",
-        "threads": plan.settings.threads,
-        "temp_directory": str(spill),
-    }
-    duckdb = _duckdb()
-    with duckdb.connect(config=config) as connection:
-        connection.execute("SET enable_progress_bar = false; SET preserve_insertion_order = false")
-        columns = ", ".join(_quoted(name) for name in schema.columns)
-        order = ", ".join([f"{_quoted(schema.session)} NULLS FIRST", *map(_quoted, (schema.time, *ORDER_COLUMNS))])
-        relation = connection.sql(
-            f"SELECT {columns} FROM read_parquet($files) ORDER BY {order}", params={"files": files}
-        )
-        try:
-            for batch in relation.to_arrow_reader(8192):
-                yield batch.cast(arrow)
-        except duckdb.OutOfMemoryException:
-            raise InputError(
-                f"{plan.out}: partition {number} of {plan.partitions} does not fit the memory of "
-                f"{plan.settings.memory / 1e6:.0f} MB; give more memory or partitions, in a new folder"
-            ) from None
-    shutil.rmtree(spill, ignore_errors=True)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _duckdb() -> ModuleType:
-    try:
-        import duckdb
-    except ImportError:
-        raise InputError("clustering needs DuckDB, which is not installed; pip install 'shardgym[sessions]'") from None
-    return duckdb
 
 
 def _runner(engine: str) -> Callable[[Callable, list[tuple]], Iterator[int]]:

@@ -1,6 +1,7 @@
 """The files of a clustered log: nested Parquet parts, and a manifest that appears when all of them are whole."""
 
 import json
+import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -18,19 +19,29 @@ from shardgym.problem.faces import public
 from shardgym.problem.files import read_json, replacing, write_text
 
 MANIFEST = "_manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _FOOTER_KEY = "shardgym.sessions"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One Parquet file of a clustered log: the rows (sessions) and samples of each row group."""
+    """One Parquet file of a clustered log.
+
+    Args:
+        name: of the file.
+        sessions: session rows of each row group.
+        samples: samples of each row group.
+        null_sessions: samples without a session id.
+        bytes: of the file.
+        footer_crc: CRC-32 of the footer, which no page's checksum covers.
+    """
 
     name: str
     sessions: tuple[int, ...]
     samples: tuple[int, ...]
     null_sessions: int
     bytes: int
+    footer_crc: int
 
 
 @public("shardgym.dataio")
@@ -78,22 +89,26 @@ class Manifest:
             raise InputError(
                 f"{folder}: no {MANIFEST} here; run `shardgym sessions cluster` (again, if it was cut off)"
             )
-        held = read_json(path, "cluster the log again")
+        content = read_json(path, "cluster the log again")
         try:
-            known = held["versions"]["format"] == FORMAT_VERSION
+            known = content["versions"]["format"] == FORMAT_VERSION
             if known:
                 parts = tuple(
                     Part(**{**part, "sessions": tuple(part["sessions"]), "samples": tuple(part["samples"])})
-                    for part in held["parts"]
+                    for part in content["parts"]
                 )
                 return cls(
-                    SessionSchema.from_dict(held["schema"]), parts, tuple(held["notes"]), held["plan"], held["versions"]
+                    SessionSchema.from_dict(content["schema"]),
+                    parts,
+                    tuple(content["notes"]),
+                    content["plan"],
+                    content["versions"],
                 )
         except (KeyError, TypeError) as error:
             raise InputError(f"{path}: cannot be read ({error!r}); cluster the log again") from None
         raise InputError(
-            f"{path}: format {held['versions']['format']} is not {FORMAT_VERSION}; cluster the log again, "
-            f"or read it with shardgym {held['versions'].get('shardgym')}"
+            f"{path}: format {content['versions']['format']} is not {FORMAT_VERSION}; cluster the log again, "
+            f"or read it with shardgym {content['versions'].get('shardgym')}"
         )
 
 
@@ -108,7 +123,7 @@ def write_part(path: Path, arrow: pa.Schema, tables: Iterable[pa.Table], schema:
     Args:
         path: the part; rows and samples of its row groups are kept in its footer.
         arrow: the nested tables' schema.
-        tables: one a row group.
+        tables: one per row group.
         schema: roles of the columns.
         level: zstd level.
     """
@@ -119,7 +134,9 @@ def write_part(path: Path, arrow: pa.Schema, tables: Iterable[pa.Table], schema:
     writing = smallest_encodings(arrow.empty_table() if first is None else first, level)
     with (
         replacing(path) as partial,
-        pq.ParquetWriter(partial, arrow, write_statistics=[schema.session], **writing) as writer,
+        pq.ParquetWriter(
+            partial, arrow, write_statistics=[schema.session], write_page_checksum=True, **writing
+        ) as writer,
     ):
         for table in [] if first is None else chain([first], tables):
             writer.write_table(table, row_group_size=max(1, table.num_rows))
@@ -147,4 +164,30 @@ def read_part(path: Path) -> Part:
         tuple(footer["samples"]),
         footer["null_sessions"],
         path.stat().st_size,
+        footer_checksum(path),
     )
+
+
+def footer_checksum(path: Path) -> int:
+    """CRC-32 of a Parquet file's footer, its length and the magic number included."""
+    with open(path, "rb") as file:
+        file.seek(-min(8, path.stat().st_size), 2)
+        length = int.from_bytes(file.read(8)[:4], "little")
+        file.seek(-min(length + 8, path.stat().st_size), 2)
+        return zlib.crc32(file.read())
+
+
+def open_part(folder: Path, part: Part) -> pq.ParquetFile:
+    """A part of a clustered log; its footer is verified here, its pages as they are read.
+
+    Raises:
+        InputError: the file is missing, or not as it was written.
+    """
+    path = folder / part.name
+    try:
+        if footer_checksum(path) == part.footer_crc:
+            return pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+        reason = "the footer has another checksum"
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error)
+    raise InputError(f"{path}: not as it was written ({reason}); copy the part again, or cluster the log again")

@@ -1,21 +1,17 @@
 """Which features to deduplicate together, and in which form, from a sample of a log (RecD, arXiv 2211.05239)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from shardgym.dataio.sessions.forms import FormStats, form_stats, stay_of
 from shardgym.dataio.sessions.log import SessionLog
 from shardgym.dataio.sessions.schema import GroupSpec, SessionSchema
 from shardgym.dataio.sessions.survey import SessionSurvey, sample_sessions
-from shardgym.dataio.tables.reuse import count_bins
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
-from shardgym.problem.tables import REFERENCE_BATCH, Dedup, TableSpec
 
-ID_BYTES, INDEX_BYTES = 8, 4
 LEAST_SAVING = 0.1
-"""A form must save this share of the bytes of the simpler one: keeping all lists, then exact, then partial."""
+"""A form must save this share of the cost of the simpler one: keeping all lists, then exact, then partial."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +20,7 @@ class FeatureStats:
 
     Args:
         name: of the feature.
-        length: mean ids a list l.
+        length: mean ids per list l.
         stay: chance d that a list stays from one sample of a session to the next.
     """
 
@@ -42,12 +38,20 @@ class ProposedGroup:
         stay: chance that all its lists stay.
         predicted: rows over unique rows (exact), values over shared values (partial), 1 for none.
         measured: the same, counted on held-out sessions.
+        low, high: where the measured factor of as many other sessions lies in 95 of 100 cases, from how much the
+            sessions looked at differ.
+        bytes_saved: bytes of the plain lists over those of the group in a batch.
+        step_saved: work of a pooled look-up of the plain lists, forward and backward, over that of the group.
     """
 
     group: GroupSpec
     stay: float
     predicted: float
     measured: float
+    low: float
+    high: float
+    bytes_saved: float
+    step_saved: float
 
     @property
     def error(self) -> float:
@@ -61,7 +65,7 @@ class Grouping:
     """A proposal for a log.
 
     Args:
-        samples_per_session: mean samples S a session.
+        samples_per_session: mean samples S per session.
         features: what was measured of each.
         groups: the proposal.
     """
@@ -83,6 +87,9 @@ class Grouping:
 def propose_groups(log: SessionLog, samples: int = 100_000) -> Grouping:
     """Propose a form for every feature and which to group, on some sessions; measure it on others.
 
+    Forms are weighed by what they cost in a batch, bytes and work of a step alike (`FormStats.cost`), as counted on the
+    sample: a mean length says little where long sessions have long lists.
+
     Args:
         log: the opened log; its schema's own groups are not looked at.
         samples: samples to look at, and to hold out, about.
@@ -92,172 +99,81 @@ def propose_groups(log: SessionLog, samples: int = 100_000) -> Grouping:
     """
     seen, held_out = sample_sessions(log, samples, parts=2)
     features = log.schema.features
-    stays = {feature: seen.stays(feature) for feature in features}
-    lengths = {feature: float(seen.lengths(feature).mean()) for feature in features}
-    candidates = [_best_form(seen, (feature,), stays, lengths) for feature in features]
-    groups = [_proposed(group, seen, held_out) for group in _merged(candidates, seen, stays, lengths)]
-    stats = tuple(FeatureStats(name, lengths[name], _stay(seen, stays[name])) for name in features)
-    return Grouping(seen.samples_per_session, stats, tuple(groups))
+    groups = _merged([_best_form(seen, (feature,)) for feature in features], seen)
+    stats = tuple(FeatureStats(name, float(seen.lengths(name).mean()), stay_of(seen, (name,))) for name in features)
+    return Grouping(seen.samples_per_session, stats, tuple(_proposed(each, seen, held_out) for each in groups))
 
 
-def predicted_factor(sample: SessionSurvey, group: GroupSpec) -> tuple[float, float]:
-    """A group's stay probability and its predicted factor.
-
-    Exact: RecD's DedupeFactor, S / (1 + (S - 1)(1 - d)). Partial, by the same reasoning with l values in a
-    session's first list and s new values in each later one: S l / (l + (S - 1) s).
-    """
-    stays = np.logical_and.reduce([sample.stays(feature) for feature in group.features])
-    stay, S = _stay(sample, stays), sample.samples_per_session
-    if group.form == "exact":
-        return stay, Dedup(S, stay).factor()
-    if group.form == "none":
-        return stay, 1.0
-    lengths = sample.lengths(group.features[0])
-    first = lengths[sample.rows.starts].mean()
-    later = sample.pooled_values(group.features) / sample.rows.starts.size - first
-    return stay, _over(S * lengths.mean(), first + (S - 1) * (later / max(S - 1, 1e-9)))
+def _proposed(chosen: FormStats, seen: SessionSurvey, held_out: SessionSurvey) -> ProposedGroup:
+    stats = _counted(seen, chosen)
+    other = _counted(held_out, chosen)
+    low, high = stats.interval(other.sessions)
+    return ProposedGroup(
+        GroupSpec(group_name(chosen.features), chosen.features, chosen.form),
+        stay_of(seen, chosen.features),
+        stats.factor,
+        other.factor,
+        low,
+        high,
+        stats.bytes_saved,
+        stats.step_saved,
+    )
 
 
-def measured_factor(sample: SessionSurvey, group: GroupSpec) -> float:
-    """A group's factor counted on a sample's sessions, as clustering would store them."""
-    if group.form == "none":
-        return 1.0
-    if group.form == "exact":
-        return sample.rows.samples / sample.unique_lists(group.features)
-    return _over(sample.lengths(group.features[0]).sum(), sample.pooled_values(group.features))
+def _counted(sample: SessionSurvey, chosen: FormStats) -> FormStats:
+    stats = form_stats(sample, chosen.features, chosen.form)
+    if stats is None:
+        raise InputError(
+            f"features {' and '.join(chosen.features)}: their lists have the same lengths in some sessions and not in "
+            "others; look at more samples"
+        )
+    return stats
 
 
-def _proposed(group: GroupSpec, seen: SessionSurvey, held_out: SessionSurvey) -> ProposedGroup:
-    stay, predicted = predicted_factor(seen, group)
-    return ProposedGroup(group, stay, predicted, measured_factor(held_out, group))
+def group_name(features: Sequence[str]) -> str:
+    """A short name for a group: its features, or the first and how many more."""
+    joined = "+".join(features)
+    return joined if len(joined) <= LONGEST_NAME else f"{features[0]}+{len(features) - 1}"
 
 
-def _over(values: float, held: float) -> float:
-    return float(values / held) if held else 1.0
+LONGEST_NAME = 60
 
 
-def _stay(sample: SessionSurvey, stays: np.ndarray) -> float:
-    pairs = int(sample.follows.sum())
-    return float(stays.sum() / pairs) if pairs else 0.0
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    features: tuple[str, ...]
-    form: str
-    bytes: float
-    """Of a sample's lists, inverse and windows in a batch, on average."""
-
-
-def _best_form(
-    sample: SessionSurvey,
-    features: tuple[str, ...],
-    stays: Mapping[str, np.ndarray],
-    lengths: Mapping[str, float],
-) -> _Candidate:
-    """The form of the fewest bytes; a simpler one where it comes close."""
-    best = _Candidate(features, "none", sum(ID_BYTES * lengths[f] + INDEX_BYTES for f in features))
+def _best_form(sample: SessionSurvey, features: tuple[str, ...]) -> FormStats:
+    """The form that costs least; a simpler one where it comes close."""
+    best = form_stats(sample, features, "none")
+    assert best is not None
     for form in ("exact", "partial"):
-        bytes_ = _bytes(sample, features, form, stays, lengths)
-        if bytes_ is not None and bytes_ < (1 - LEAST_SAVING) * best.bytes:
-            best = _Candidate(features, form, bytes_)
+        stats = form_stats(sample, features, form)
+        if stats is not None and stats.cost < (1 - LEAST_SAVING) * best.cost:
+            best = stats
     return best
 
 
-def _bytes(
-    sample: SessionSurvey,
-    features: tuple[str, ...],
-    form: str,
-    stays: Mapping[str, np.ndarray],
-    lengths: Mapping[str, float],
-) -> float | None:
-    if form == "exact":
-        stay = _stay(sample, np.logical_and.reduce([stays[feature] for feature in features]))
-        factor = Dedup(sample.samples_per_session, stay).factor()
-        return sum(ID_BYTES * lengths[f] + INDEX_BYTES for f in features) / factor + INDEX_BYTES
-    first = sample.lengths(features[0])
-    if any((sample.lengths(feature) != first).any() for feature in features[1:]):
-        return None
-    return len(features) * ID_BYTES * sample.pooled_values(features) / sample.rows.samples + 2 * INDEX_BYTES
+def _merged(candidates: Sequence[FormStats], sample: SessionSurvey) -> list[FormStats]:
+    """Join each feature, the steadiest first, to the group with which it saves most; else it begins one.
 
-
-def _merged(
-    candidates: Sequence[_Candidate],
-    sample: SessionSurvey,
-    stays: Mapping[str, np.ndarray],
-    lengths: Mapping[str, float],
-) -> list[GroupSpec]:
-    """Join each feature, the steadiest first, to the group with which it saves most; else it begins one."""
-    types = {name: sample.table.schema.field(name).type for candidate in candidates for name in candidate.features}
-    groups: list[_Candidate] = []
-    for candidate in sorted(candidates, key=lambda each: -stays[each.features[0]].sum()):
+    Features whose lists are all kept are one group per type: they share nothing but the overhead of a group.
+    """
+    types = {name: sample.table.schema.field(name).type for each in candidates for name in each.features}
+    groups: list[FormStats] = []
+    for candidate in sorted(candidates, key=lambda each: -sample.stays(each.features[0]).sum()):
         best, saved = -1, 0.0
         for at, group in enumerate(groups):
             if group.form != candidate.form or types[group.features[0]] != types[candidate.features[0]]:
                 continue
-            together = _joined_bytes(sample, group, candidate, stays, lengths)
-            if together is not None and group.bytes + candidate.bytes - together > saved:
-                best, saved = at, group.bytes + candidate.bytes - together
+            if group.form == "none":
+                best = at
+                break
+            together = form_stats(sample, (*group.features, *candidate.features), group.form)
+            if together is not None and group.cost + candidate.cost - together.cost > saved:
+                best, saved = at, group.cost + candidate.cost - together.cost
         if best < 0:
             groups.append(candidate)
+        elif candidate.form == "none":
+            groups[best] = replace(groups[best], features=(*groups[best].features, *candidate.features))
         else:
-            group = groups[best]
-            features = (*group.features, *candidate.features)
-            groups[best] = _Candidate(features, group.form, group.bytes + candidate.bytes - saved)
-    return [GroupSpec("+".join(group.features), group.features, group.form) for group in groups]
-
-
-def _joined_bytes(
-    sample: SessionSurvey,
-    group: _Candidate,
-    candidate: _Candidate,
-    stays: Mapping[str, np.ndarray],
-    lengths: Mapping[str, float],
-) -> float | None:
-    if group.form == "none":
-        return None
-    return _bytes(sample, (*group.features, *candidate.features), group.form, stays, lengths)
-
-
-def table_specs(
-    log: SessionLog, dim: int, rows: Mapping[str, int] | None = None, samples: int = REFERENCE_BATCH
-) -> tuple[TableSpec, ...]:
-    """The tables of a log's features, with pooling, reuse and deduplication as measured.
-
-    Reuse bins are counted over `samples` bags of a clustered log, the reference batch by default; a shorter
-    log is counted whole.
-
-    Args:
-        log: the opened log; its schema's groups become the tables' groups.
-        dim: of every table.
-        rows: of each table; by default one more than the largest id in the sample.
-        samples: sessions are taken until they have so many samples, about.
-
-    Raises:
-        InputError: a feature is not of whole numbers, has a negative id, or one beyond its `rows`.
-    """
-    (sample,) = sample_sessions(log, samples)
-    grouped = {feature: group for group in log.schema.groups for feature in group.features}
-    return tuple(_table(sample, feature, dim, rows, group) for feature, group in grouped.items())
-
-
-def _table(
-    sample: SessionSurvey, feature: str, dim: int, rows: Mapping[str, int] | None, group: GroupSpec
-) -> TableSpec:
-    ids = sample.ids(feature, REFERENCE_BATCH)
-    if ids.is_floating_point() or (ids.numel() and int(ids.min()) < 0):
-        raise InputError(f"feature {feature!r}: holds numbers that are no row of a table; bucketise or hash them first")
-    largest = int(ids.max()) + 1 if ids.numel() else 1
-    held = (rows or {}).get(feature, largest)
-    if held < largest:
-        raise InputError(f"feature {feature!r}: id {largest - 1} is beyond its {held} rows; hash the ids, or give more")
-    counts = np.unique(ids.numpy(), return_counts=True)[1] if ids.numel() else np.ones(1, dtype=np.int64)
-    return TableSpec(
-        feature,
-        held,
-        dim,
-        pooling=float(sample.lengths(feature).mean()),
-        reuse_bins=tuple(map(float, count_bins(counts))),
-        dedup=Dedup(sample.samples_per_session, _stay(sample, sample.stays(feature))),
-        group=None if group.form == "none" else group.name,
-    )
+            joined = form_stats(sample, (*groups[best].features, *candidate.features), candidate.form)
+            assert joined is not None
+            groups[best] = joined
+    return groups

@@ -1,4 +1,4 @@
-"""A raw impression log: Parquet files with one row a sample, checked before anything is made of them."""
+"""A raw impression log: Parquet files with one row per sample, checked before anything is made of them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -73,12 +73,12 @@ class SessionLog:
         """The log cut into runs of row groups of at most `largest_bytes` decoded, or one row group."""
         pieces = []
         for number, file in enumerate(self.files):
-            first, held = 0, 0
+            first, size_so_far = 0, 0
             for at, size in enumerate(file.decoded_bytes):
-                if at > first and held + size > largest_bytes:
+                if at > first and size_so_far + size > largest_bytes:
                     pieces.append(LogPiece(number, first, at))
-                    first, held = at, 0
-                held += size
+                    first, size_so_far = at, 0
+                size_so_far += size
             if file.decoded_bytes:
                 pieces.append(LogPiece(number, first, len(file.decoded_bytes)))
         return tuple(pieces)
@@ -148,12 +148,12 @@ def open_log(path: str | Path, schema: SessionSchema | None = None) -> SessionLo
     names = sorted(p for p in path.rglob("*.parquet") if not _hidden(p, path)) if path.is_dir() else [path]
     if not names or not all(name.is_file() for name in names):
         raise InputError(f"{path}: no Parquet file here; give a .parquet file or a folder that holds some")
-    found = [_open(name) for name in names]
+    opened = [_open(name) for name in names]
     beside = (path if path.is_dir() else path.parent) / SCHEMA_FILE
     if schema is None:
-        schema = SessionSchema.read(beside) if beside.is_file() else infer_schema(found[0][1], names[0])
-    arrow, notes = _unify(schema, [(name, arrow) for name, (_, arrow) in zip(names, found)])
-    files = tuple(_log_file(name, meta) for name, (meta, _) in zip(names, found))
+        schema = SessionSchema.read(beside) if beside.is_file() else infer_schema(opened[0][1], names[0])
+    arrow, notes = _unify(schema, [(name, arrow) for name, (_, arrow) in zip(names, opened)])
+    files = tuple(_log_file(name, meta) for name, (meta, _) in zip(names, opened))
     return SessionLog(schema, arrow, files, tuple(notes))
 
 

@@ -1,4 +1,4 @@
-"""From sorted samples to one row a session, with what repeats inside a session stored once (RecD's O2 and O3)."""
+"""From sorted samples to one row per session, with what repeats inside a session stored once (RecD's O2 and O3)."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _OWNER = "__session"
 
 @dataclass(frozen=True)
 class SessionRows:
-    """Where the rows of the nested table lie in the samples: one a session, long sessions cut.
+    """Where the rows of the nested table lie in the samples: one per session, long sessions cut.
 
     Args:
         starts: (N,) first sample of each row.
@@ -52,9 +52,9 @@ def session_rows(sessions: pa.Array, longest: int) -> SessionRows:
 
 
 def nest(table: pa.Table, schema: SessionSchema, longest: int) -> pa.Table:
-    """One row a session: its samples' columns as lists, its feature groups deduplicated in their form.
+    """One row per session: its samples' columns as lists, its feature groups deduplicated in their form.
 
-    A group "exact" becomes `GROUP.inverse` (a list, one entry a sample) and each feature its unique lists;
+    A group "exact" becomes `GROUP.inverse` (a list, one entry per sample) and each feature its unique lists;
     "partial" becomes `GROUP.offset` and `GROUP.length` and each feature one pool of values; "none" keeps
     every list.
 
@@ -70,7 +70,7 @@ def nest(table: pa.Table, schema: SessionSchema, longest: int) -> pa.Table:
     for name in (schema.time, *schema.samples):
         nested[name] = _as_list(rows.counts, columns[name])
     for group in schema.groups:
-        make = {"exact": _exact, "partial": _partial, "none": _kept}[group.form]
+        make = {"exact": _exact, "partial": _partial, "none": _every_list}[group.form]
         nested.update(make(group, {feature: columns[feature] for feature in group.features}, rows))
     return pa.table(nested)
 
@@ -79,21 +79,21 @@ def nested_runs(
     batches: Iterable[pa.RecordBatch], schema: SessionSchema, samples: int, longest: int
 ) -> Iterator[pa.Table]:
     """Nest a sorted stream run by run, each of at most `samples` samples or one session's row."""
-    held: list[pa.RecordBatch] = []
-    waiting = 0
+    waiting_batches: list[pa.RecordBatch] = []
+    waiting_samples = 0
     for batch in batches:
-        held.append(batch)
-        waiting += batch.num_rows
-        if waiting < samples:
+        waiting_batches.append(batch)
+        waiting_samples += batch.num_rows
+        if waiting_samples < samples:
             continue
-        table = pa.Table.from_batches(held)
+        table = pa.Table.from_batches(waiting_batches)
         begin = 0
         for end in _run_ends(session_rows(table.column(schema.session).combine_chunks(), longest), samples):
             yield nest(table.slice(begin, end - begin), schema, longest)
             begin = end
-        held, waiting = table.slice(begin).to_batches(), table.num_rows - begin
-    if waiting:
-        yield nest(pa.Table.from_batches(held), schema, longest)
+        waiting_batches, waiting_samples = table.slice(begin).to_batches(), table.num_rows - begin
+    if waiting_samples:
+        yield nest(pa.Table.from_batches(waiting_batches), schema, longest)
 
 
 def _run_ends(rows: SessionRows, samples: int) -> Iterator[int]:
@@ -109,36 +109,36 @@ def _run_ends(rows: SessionRows, samples: int) -> Iterator[int]:
         yield begin
 
 
-def _kept(group: GroupSpec, lists: dict[str, pa.Array], rows: SessionRows) -> dict[str, pa.Array]:
+def _every_list(group: GroupSpec, lists: dict[str, pa.Array], rows: SessionRows) -> dict[str, pa.Array]:
     return {feature: _as_list(rows.counts, _small(array)) for feature, array in lists.items()}
 
 
 def _exact(group: GroupSpec, lists: dict[str, pa.Array], rows: SessionRows) -> dict[str, pa.Array]:
     # The session is one more feature of the group, so that no list is shared across sessions.
     first, inverse = unique_rows(lists_with_owner(lists, rows))
-    kept = np.bincount(rows.of_sample[first.numpy()], minlength=rows.starts.size)
-    before = np.cumsum(kept) - kept
+    lists_of_row = np.bincount(rows.of_sample[first.numpy()], minlength=rows.starts.size)
+    before = np.cumsum(lists_of_row) - lists_of_row
     local = (inverse.numpy() - before[rows.of_sample]).astype(np.int32)
     unique = pa.array(first.numpy())
     return {
         f"{group.name}.inverse": _as_list(rows.counts, pa.array(local)),
-        **{feature: _as_list(kept, _small(array.take(unique))) for feature, array in lists.items()},
+        **{feature: _as_list(lists_of_row, _small(array.take(unique))) for feature, array in lists.items()},
     }
 
 
 def _partial(group: GroupSpec, lists: dict[str, pa.Array], rows: SessionRows) -> dict[str, pa.Array]:
     lengths = _common_lengths(group, lists)
-    kept, starts = window_pool(lists, lengths, rows)
+    shared, starts = window_pool(lists, lengths, rows)
     # Newest-first histories are found from the last row to the first; the sessions' pools go back in order.
-    pool_of_kept = np.repeat(rows.of_sample, lengths)[kept]
-    pools = np.bincount(pool_of_kept, minlength=rows.starts.size)
-    order = np.argsort(pool_of_kept, kind="stable")
-    backward = pool_of_kept.size and pool_of_kept[0] > pool_of_kept[-1]
+    pool_of_shared = np.repeat(rows.of_sample, lengths)[shared]
+    pools = np.bincount(pool_of_shared, minlength=rows.starts.size)
+    order = np.argsort(pool_of_shared, kind="stable")
+    backward = pool_of_shared.size and pool_of_shared[0] > pool_of_shared[-1]
     before = np.cumsum(pools) - pools
     if backward:
-        before = pool_of_kept.size - pools - before
+        before = pool_of_shared.size - pools - before
     local = np.where(lengths > 0, starts - before[rows.of_sample], 0).astype(np.int32)
-    positions = pa.array(kept[order])
+    positions = pa.array(shared[order])
     return {
         f"{group.name}.offset": _as_list(rows.counts, pa.array(local)),
         f"{group.name}.length": _as_list(rows.counts, pa.array(lengths.astype(np.int32))),
@@ -151,8 +151,8 @@ def window_pool(lists: dict[str, pa.Array], lengths: np.ndarray, rows: SessionRo
     # The session is one more channel, so that no window reaches across sessions.
     owner = np.repeat(rows.of_sample, lengths)
     channels = np.stack([*(_bits(array.flatten().to_numpy()) for array in lists.values()), owner])
-    kept, starts = find_windows(torch.from_numpy(channels.astype(np.int64, copy=False)), _offsets(lengths))
-    return kept.numpy(), starts.numpy()
+    shared, starts = find_windows(torch.from_numpy(channels), _offsets(lengths))
+    return shared.numpy(), starts.numpy()
 
 
 def _common_lengths(group: GroupSpec, lists: dict[str, pa.Array]) -> np.ndarray:
@@ -172,14 +172,15 @@ def lists_with_owner(lists: dict[str, pa.Array], rows: SessionRows) -> KeyedJagg
     lengths = [np.diff(array.offsets.to_numpy()) for array in lists.values()]
     return KeyedJaggedTensor(
         (*lists, _OWNER),
-        torch.from_numpy(np.concatenate([*values, rows.of_sample]).astype(np.int64, copy=False)),
+        torch.from_numpy(np.concatenate([*values, rows.of_sample])),
         lengths=torch.from_numpy(np.concatenate([*lengths, np.ones(rows.samples, dtype=np.int64)])),
         validate=False,
     )
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    return values if values.dtype.kind in "iu" else values.view(f"i{values.dtype.itemsize}")
+    """The bits of numbers of any type as int64: numpy would join uint64 and int64 to float64, which is not exact."""
+    return values.view(f"i{values.dtype.itemsize}").astype(np.int64, copy=False)
 
 
 def _offsets(lengths: np.ndarray) -> torch.Tensor:

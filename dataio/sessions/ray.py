@@ -14,7 +14,7 @@ def run_on_ray(task: Callable[..., int], arguments: list[tuple]) -> Iterator[int
     tried again; what it left unfinished has no final name.
 
     Raises:
-        InputError: Ray is not installed, or a task raised it.
+        InputError: Ray is not installed, no machine has the threads or memory of a task, or a task raised it.
     """
     try:
         import ray
@@ -25,6 +25,8 @@ def run_on_ray(task: Callable[..., int], arguments: list[tuple]) -> Iterator[int
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     settings = arguments[0][0].settings
+    _fits_a_machine("CPU", settings.threads, "threads")
+    _fits_a_machine("memory", settings.memory, "bytes of memory")
     remote = ray.remote(num_cpus=settings.threads, memory=settings.memory, max_retries=TRIES)(task)
     plan = ray.put(arguments[0][0])
     waiting = [remote.remote(plan, *rest) for _, *rest in arguments]
@@ -39,3 +41,15 @@ def run_on_ray(task: Callable[..., int], arguments: list[tuple]) -> Iterator[int
     finally:
         for task_left in waiting:
             ray.cancel(task_left)
+
+
+def _fits_a_machine(resource: str, wanted: int, what: str) -> None:
+    """Refuse what Ray would wait for without end."""
+    import ray
+
+    most = max((node["Resources"].get(resource, 0) for node in ray.nodes() if node["Alive"]), default=0)
+    if wanted > most:
+        raise InputError(
+            f"engine ray: a task takes {wanted:,} {what}, but no machine of the cluster has more than {most:,.0f}; "
+            f"give fewer {what}"
+        )

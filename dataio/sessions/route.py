@@ -1,6 +1,7 @@
 """Routing a log by session id (RecD's O1): every session's samples end in one partition, whatever file they were in."""
 
 import hashlib
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardgym.dataio.sessions.log import LogPiece, SessionLog
+from shardgym.dataio.sessions.schema import SessionSchema
+from shardgym.problem.errors import InputError
 
 ORDER_COLUMNS = ("__file", "__row")
 """Where a routed sample came from: what breaks ties of session and time."""
+
+
+def column_names(schema: SessionSchema) -> list[str]:
+    """Names of the schema's columns in routed files, which DuckDB does not tell apart by case."""
+    return [f"column_{number}" for number in range(len(schema.columns))]
 
 
 def partition_of(sessions: pa.Array, partitions: int, rows: np.ndarray) -> np.ndarray:
@@ -62,13 +70,16 @@ def route_piece(log: SessionLog, piece: LogPiece, partitions: int, folder: Path)
     temporary = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
+    allow_open_files(partitions + 64)
     writers: dict[int, pq.ParquetWriter] = {}
     try:
         for row, batch in log.batches(piece):
             rows = np.arange(row, row + batch.num_rows)
+            sessions = batch.column(log.schema.session)
+            batch = batch.rename_columns(column_names(log.schema))
             batch = batch.append_column(ORDER_COLUMNS[0], pa.array(np.full(rows.size, piece.file)))
             batch = batch.append_column(ORDER_COLUMNS[1], pa.array(rows))
-            for partition, part in _split(batch, partition_of(batch.column(log.schema.session), partitions, rows)):
+            for partition, part in _split(batch, partition_of(sessions, partitions, rows)):
                 if partition not in writers:
                     path = temporary / f"{partition:05d}.parquet"
                     writers[partition] = pq.ParquetWriter(path, batch.schema, compression="lz4", use_dictionary=False)
@@ -77,6 +88,19 @@ def route_piece(log: SessionLog, piece: LogPiece, partitions: int, folder: Path)
         for writer in writers.values():
             writer.close()
     temporary.replace(folder)
+
+
+def allow_open_files(count: int) -> None:
+    """Let this process have so many files open, as far as the system allows it.
+
+    Raises:
+        InputError: it does not allow as many.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        if hard != resource.RLIM_INFINITY and hard < count:
+            raise InputError(f"{count} files would be open at once, but {hard} are allowed; give fewer partitions")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 def _split(batch: pa.RecordBatch, partition: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -49,7 +49,7 @@ class SessionSchema:
     Args:
         session: column of session ids (whole numbers or text).
         time: column of timestamps (whole numbers or an Arrow timestamp).
-        samples: numeric columns with one value a sample: labels, dense features, item ids.
+        samples: numeric columns with one value per sample: labels, dense features, item ids.
         groups: the list-valued features, grouped.
 
     Raises:

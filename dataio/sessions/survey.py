@@ -31,7 +31,7 @@ class SessionSurvey:
 
     @property
     def samples_per_session(self) -> float:
-        """Mean samples S a session."""
+        """Mean samples S per session."""
         return self.rows.samples / self.rows.starts.size
 
     @cached_property
@@ -42,7 +42,7 @@ class SessionSurvey:
         return ~first
 
     def lists(self, features: Sequence[str]) -> dict[str, pa.Array]:
-        """The features' lists, one a sample."""
+        """The features' lists, one per sample."""
         return {feature: self.table.column(feature).combine_chunks() for feature in features}
 
     def lengths(self, feature: str) -> np.ndarray:
@@ -54,15 +54,16 @@ class SessionSurvey:
         _, kind = unique_rows(lists_with_owner(self.lists([feature]), self.rows), rows_sorted=True)
         return np.r_[False, np.diff(kind.numpy()) == 0] & self.follows
 
-    def unique_lists(self, features: Sequence[str]) -> int:
-        """Unique lists of a group, counted session by session, as clustering stores them."""
+    def first_rows(self, features: Sequence[str]) -> np.ndarray:
+        """First sample (U,) of each unique list of a group, counted session by session, as clustering stores them."""
         first, _ = unique_rows(lists_with_owner(self.lists(features), self.rows))
-        return first.numel()
+        return first.numpy()
 
-    def pooled_values(self, features: Sequence[str]) -> int:
-        """Positions that a group's windows share, as clustering stores them; the lists must be aligned."""
-        kept, _ = window_pool(self.lists(features), self.lengths(features[0]), self.rows)
-        return kept.size
+    def shared_values(self, features: Sequence[str]) -> np.ndarray:
+        """Positions that a group's windows share in each session, as clustering stores them; lists must be aligned."""
+        lengths = self.lengths(features[0])
+        shared, _ = window_pool(self.lists(features), lengths, self.rows)
+        return np.bincount(np.repeat(self.rows.of_sample, lengths)[shared], minlength=self.rows.starts.size)
 
     def ids(self, feature: str, samples: int) -> Tensor:
         """All ids of the first `samples` lists."""
@@ -81,13 +82,13 @@ def sample_sessions(log: SessionLog, samples: int = 100_000, parts: int = 1) -> 
         InputError: the log has too few sessions, or samples that cannot be read.
     """
     shares = max(parts, log.rows // max(1, samples))
-    held: list[list[pa.RecordBatch]] = [[] for _ in range(parts)]
+    chosen: list[list[pa.RecordBatch]] = [[] for _ in range(parts)]
     for piece in log.pieces(log.decoded_bytes + 1):
         for row, batch in log.batches(piece):
             share = partition_of(batch.column(log.schema.session), shares, np.arange(row, row + batch.num_rows))
             for number in range(parts):
-                held[number].append(batch.filter(pa.array(share == number)))
-    return tuple(_sorted_sample(log, batches) for batches in held)
+                chosen[number].append(batch.filter(pa.array(share == number)))
+    return tuple(_sorted_sample(log, batches) for batches in chosen)
 
 
 def _sorted_sample(log: SessionLog, batches: list[pa.RecordBatch]) -> SessionSurvey:

@@ -24,7 +24,7 @@ class StayingGroup:
     Args:
         group: the features and their form.
         stay: chance d that the lists stay from one sample to the next.
-        length: mean ids a list (Poisson).
+        length: mean ids per list (Poisson).
         rows: ids are below this, the small ones more frequent.
     """
 
@@ -41,7 +41,7 @@ class SlidingGroup:
 
     Args:
         group: the features and their form.
-        window: ids a list.
+        window: ids per list.
         shift: mean ids by which the window moves from one sample to the next (Poisson).
         rows: ids are below this.
     """
@@ -55,11 +55,11 @@ class SlidingGroup:
 @public("shardgym.dataio")
 @dataclass(frozen=True)
 class LogSpec:
-    """A log to generate: one row a sample, sessions interleaved in time.
+    """A log to generate: one row per sample, sessions interleaved in time.
 
     Args:
         sessions: number of sessions.
-        samples_per_session: mean samples S a session (geometric, at least 1).
+        samples_per_session: mean samples S per session (geometric, at least 1).
         groups: the list-valued features.
         concurrent: mean sessions that are open at once, so how far a session's samples lie apart.
         seed: same seed, same log.

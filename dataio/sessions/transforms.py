@@ -1,9 +1,11 @@
 """Preprocessing of id lists on unique lists only (RecD's O4): hashing, clamping, bucketising, truncation."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,6 +82,9 @@ class Clamp(_ByValue):
 
     def values(self, values: Tensor) -> Tensor:
         """Clamped values, same dtype."""
+        if values.dtype == torch.uint64:
+            low, high = np.uint64(max(0, self.low)), np.uint64(max(0, self.high))
+            return torch.from_numpy(np.clip(values.cpu().numpy(), low, high)).to(values.device)
         return values.clamp(self.low, self.high)
 
 
@@ -96,8 +101,14 @@ class Bucketize(_ByValue):
 
     def values(self, values: Tensor) -> Tensor:
         """Bucket indices, int64."""
+        if values.dtype == torch.uint64:
+            buckets = np.searchsorted(self._unsigned(), values.cpu().numpy(), side="right")
+            return torch.from_numpy(buckets).to(values.device)
         dtype = values.dtype if values.is_floating_point() else torch.int64
-        return torch.bucketize(values, torch.tensor(self.boundaries).to(dtype), right=True)
+        return torch.bucketize(values, torch.tensor(self.boundaries, device=values.device).to(dtype), right=True)
+
+    def _unsigned(self) -> np.ndarray:
+        return np.array([math.ceil(max(0, boundary)) for boundary in self.boundaries], dtype=np.uint64)
 
 
 @public("shardgym.dataio")

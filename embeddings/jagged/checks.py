@@ -1,4 +1,7 @@
-"""Checks shared by the jagged tensors; each failure is one sentence that names the field and the way out."""
+"""Checks shared by the jagged tensors.
+
+Each raises InputError where its one-line statement does not hold, in one sentence that names the field and the way out.
+"""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise

@@ -25,7 +25,7 @@ def unique_rows(kjt: KeyedJaggedTensor, rows_sorted: bool = False) -> tuple[Tens
     """
     B = kjt.stride()
     if B == 0 or not kjt.keys():
-        nothing = torch.zeros(B, dtype=torch.int64)
+        nothing = torch.zeros(B, dtype=torch.int64, device=kjt.device())
         return nothing[: min(B, 1)], nothing
     kernel: Any = load_kernel("dedup_cpu")
     if kernel is not None and kjt.device().type == "cpu":
@@ -41,8 +41,8 @@ def unique_rows_reference(kjt: KeyedJaggedTensor, rows_sorted: bool = False) -> 
     """`unique_rows` on torch alone; there is at least one row and key."""
     B = kjt.stride()
     if rows_sorted:
-        rows = torch.arange(1, B)
-        starts = torch.cat([torch.ones(1, dtype=torch.bool), ~_same_rows(kjt, rows, rows - 1)])
+        rows = torch.arange(1, B, device=kjt.device())
+        starts = torch.cat([torch.ones(1, dtype=torch.bool, device=kjt.device()), ~_same_rows(kjt, rows, rows - 1)])
         return starts.nonzero().flatten(), starts.cumsum(0) - 1
     return _by_hash(kjt)
 
@@ -51,11 +51,11 @@ def _by_hash(kjt: KeyedJaggedTensor) -> tuple[Tensor, Tensor]:
     hashes = row_hashes(kjt)
     B = hashes.numel()
     ordered, order = torch.sort(hashes, stable=True)
-    starts = torch.cat([torch.ones(1, dtype=torch.bool), ordered[1:] != ordered[:-1]])
+    starts = torch.cat([torch.ones(1, dtype=torch.bool, device=kjt.device()), ordered[1:] != ordered[:-1]])
     kind = starts.cumsum(0) - 1
-    representative = torch.empty(B, dtype=torch.int64)
+    representative = torch.empty(B, dtype=torch.int64, device=kjt.device())
     representative[order] = order[starts][kind]
-    rows = torch.arange(B)
+    rows = torch.arange(B, device=kjt.device())
     repeats = (representative != rows).nonzero().flatten()
     same = _same_rows(kjt, repeats, representative[repeats])
     for row in repeats[~same].tolist():
@@ -64,8 +64,8 @@ def _by_hash(kjt: KeyedJaggedTensor) -> tuple[Tensor, Tensor]:
         matches = earlier[_same_rows(kjt, torch.full_like(earlier, row), earlier)]
         representative[row] = matches[0] if matches.numel() else row
     first = (representative == rows).nonzero().flatten()
-    number = torch.empty(B, dtype=torch.int64)
-    number[first] = torch.arange(first.numel())
+    number = torch.empty(B, dtype=torch.int64, device=kjt.device())
+    number[first] = torch.arange(first.numel(), device=kjt.device())
     return first, number[representative]
 
 
@@ -77,14 +77,16 @@ def row_hashes(kjt: KeyedJaggedTensor) -> Tensor:
     weights = kjt.weights_or_none()
     if weights is not None:
         words = words * _MIX + bits(weights)
-    place = torch.arange(words.numel()) - torch.repeat_interleave(offsets[:-1], lengths, output_size=words.numel())
+    place = torch.arange(words.numel(), device=kjt.device()) - torch.repeat_interleave(
+        offsets[:-1], lengths, output_size=words.numel()
+    )
     mixed = _mix(words + _mix(place + 1))
     # Sums wrap around, so differences of the running sum are exact.
-    running = torch.zeros(words.numel() + 1, dtype=torch.int64)
+    running = torch.zeros(words.numel() + 1, dtype=torch.int64, device=kjt.device())
     torch.cumsum(mixed, 0, out=running[1:])
     lists = running[offsets[1:]] - running[offsets[:-1]]
     lists = _mix(lists + lengths).view(F, B)  # (F * B,) -> (F, B)
-    salts = _mix(torch.arange(1, F + 1) * _SPREAD) | 1
+    salts = _mix(torch.arange(1, F + 1, device=kjt.device()) * _SPREAD) | 1
     return (lists * salts.unsqueeze(1)).sum(0)
 
 
@@ -104,7 +106,7 @@ def _mix(words: Tensor) -> Tensor:
 def _same_rows(kjt: KeyedJaggedTensor, left: Tensor, right: Tensor) -> Tensor:
     """Whether rows left[i] and right[i] (M,) agree in every key, bit for bit: (M,) bool."""
     F, B, M = len(kjt.keys()), kjt.stride(), left.numel()
-    key_start = torch.arange(F).unsqueeze(1) * B
+    key_start = torch.arange(F, device=kjt.device()).unsqueeze(1) * B
     # (F, 1) + (M,) -> (F * M,)
     a, b = (key_start + left).reshape(F * M), (key_start + right).reshape(F * M)
     same = kjt.lengths()[a] == kjt.lengths()[b]

@@ -50,7 +50,7 @@ class Group(Protocol):
         ...
 
     def tensors(self) -> list[Tensor]:
-        """All tensors held."""
+        """All tensors of the batch or group."""
         ...
 
 
@@ -80,13 +80,13 @@ class GroupedJaggedTensor(Generic[GroupT]):
         validate: bool = True,
     ) -> None:
         self.groups = tuple(groups)
-        held = tuple(key for group in self.groups for key in group.keys)
-        self._keys = held if keys is None else tuple(keys)
+        names = tuple(key for group in self.groups for key in group.keys)
+        self._keys = names if keys is None else tuple(keys)
         self._stride = self.groups[0].stride() if self.groups else stride or 0
         if validate:
-            check_keys(held)
-            if sorted(held) != sorted(self._keys):
-                raise InputError(f"keys are {list(self._keys)} but the groups hold {list(held)}; give the same names")
+            check_keys(names)
+            if sorted(names) != sorted(self._keys):
+                raise InputError(f"keys are {list(self._keys)} but the groups hold {list(names)}; give the same names")
             for group in self.groups:
                 if not isinstance(group, self.group_types):
                     raise InputError(
@@ -170,11 +170,11 @@ class GroupedJaggedTensor(Generic[GroupT]):
         return type(self)(groups, self._keys, stride=rows.numel(), validate=False)
 
     def tensors(self) -> list[Tensor]:
-        """All tensors held."""
+        """All tensors of the batch or group."""
         return [tensor for group in self.groups for tensor in group.tensors()]
 
     def size_in_bytes(self) -> int:
-        """Bytes of everything held: values, lengths, weights and the inverse."""
+        """Bytes of everything: values, lengths, weights and the inverse."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
 
     def map_tensors(self, apply: Callable[[Tensor], Tensor]) -> Self:

@@ -1,4 +1,4 @@
-"""Deduplicated batches: unique lists and one inverse a feature group (RecD's IKJT, arXiv 2211.05239)."""
+"""Deduplicated batches: unique lists and one inverse per feature group (RecD's IKJT, arXiv 2211.05239)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -173,9 +173,9 @@ class InverseKeyedJaggedTensor(GroupedJaggedTensor[FeatureGroup]):
         return cls.concat([other.index_select(torch.empty(0, dtype=torch.int64, device=other.device()))])
 
     def factor(self) -> float:
-        """Values of the expanded batch over values held, 1 for none."""
-        held = sum(group.unique.values().shape[0] for group in self.groups)
-        return sum(group.expanded_values() for group in self.groups) / held if held else 1.0
+        """Values of the expanded batch over stored values, 1 for none."""
+        stored = sum(group.unique.values().shape[0] for group in self.groups)
+        return sum(group.expanded_values() for group in self.groups) / stored if stored else 1.0
 
 
 def _deduplicated(kjt: KeyedJaggedTensor, rows_sorted: bool, least_factor: float) -> FeatureGroup:

@@ -19,8 +19,8 @@ class JaggedTensor:
 
     Args:
         values: (T, ...) the rows' values.
-        weights: (T,) one weight a value, or None.
-        lengths: (N,) values a row, int32 or int64.
+        weights: (T,) one weight per value, or None.
+        lengths: (N,) values per row, int32 or int64.
         offsets: (N + 1,) where each row starts; give it or `lengths`, or both where both are known.
         validate: check every invariant; False only for tensors made from checked ones.
 
@@ -50,7 +50,7 @@ class JaggedTensor:
             if weights is not None and weights.shape[:1] != values.shape[:1]:
                 raise InputError(
                     f"jagged tensor: weights has shape {tuple(weights.shape)} beside "
-                    f"{values.shape[0]} values; give one weight a value"
+                    f"{values.shape[0]} values; give one weight per value"
                 )
 
     def values(self) -> Tensor:
@@ -72,7 +72,7 @@ class JaggedTensor:
         return self._weights
 
     def lengths(self) -> Tensor:
-        """Values a row (N,)."""
+        """Values per row (N,)."""
         return self._lengths
 
     def offsets(self) -> Tensor:
@@ -115,7 +115,7 @@ class JaggedTensor:
         return len(mine) == len(theirs) and all(map(torch.equal, mine, theirs))
 
     def to_dense(self) -> list[Tensor]:
-        """One tensor a row."""
+        """One tensor per row."""
         return list(torch.split(self._values, self._lengths.tolist()))
 
     def to_padded_dense(self, desired_length: int | None = None, padding_value: float = 0.0) -> Tensor:

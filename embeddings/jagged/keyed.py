@@ -1,4 +1,4 @@
-"""Jagged tensors on torch alone, with TorchRec's names: one list a row, or one list a row and key."""
+"""Jagged tensors on torch alone, with TorchRec's names: one list per row, or one list per row and key."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -25,13 +25,13 @@ __all__ = ["JaggedTensor", "KeyedJaggedTensor"]
 
 @public("shardgym.embeddings")
 class KeyedJaggedTensor(JaggedTensor):
-    """One list a key and row: all rows of the first key, then all rows of the next.
+    """One list per key and row: all rows of the first key, then all rows of the next.
 
     Args:
         keys: F names of features, each once.
         values: (T, ...) the lists' values.
-        weights: (T,) one weight a value, or None.
-        lengths: (F * B,) values a list, key-major.
+        weights: (T,) one weight per value, or None.
+        lengths: (F * B,) values per list, key-major.
         offsets: (F * B + 1,) where each list starts; give it or `lengths`.
         stride: rows B; needed only where there are no keys.
         validate: check every invariant; False only for tensors made from checked ones.
@@ -89,16 +89,21 @@ class KeyedJaggedTensor(JaggedTensor):
 
     @classmethod
     def from_jt_dict(cls, features: dict[str, JaggedTensor]) -> "KeyedJaggedTensor":
-        """One jagged tensor a key; all have the same number of rows."""
+        """One jagged tensor per key; all have the same number of rows.
+
+        Raises:
+            InputError: when the numbers of rows differ.
+        """
         strides = {jagged.lengths().numel() for jagged in features.values()}
         if len(strides) > 1:
             raise InputError(f"keyed jagged tensor: the features have {sorted(strides)} rows; give all the same")
         return cls.concat([cls([key], jt._values, jt._weights, jt._lengths) for key, jt in features.items()])
 
     @classmethod
-    def empty(cls, keys: Sequence[str] = ()) -> "KeyedJaggedTensor":
+    def empty(cls, keys: Sequence[str] = (), device: torch.device | str = "cpu") -> "KeyedJaggedTensor":
         """No rows of the given keys."""
-        return cls(keys, torch.empty(0, dtype=torch.int64), lengths=torch.empty(0, dtype=torch.int64))
+        nothing = torch.empty(0, dtype=torch.int64, device=device)
+        return cls(keys, nothing, lengths=nothing)
 
     @classmethod
     def concat(cls, parts: Sequence["KeyedJaggedTensor"]) -> "KeyedJaggedTensor":

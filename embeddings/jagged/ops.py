@@ -32,6 +32,23 @@ def window_positions(starts: Tensor, lengths: Tensor) -> Tensor:
     return shift + torch.arange(total, device=lengths.device)
 
 
+def window_values(values: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
+    """Each row's windows laid one after the other.
+
+    Args:
+        values: (F, N) F rows of N shared values.
+        starts: (B,) first position of each window.
+        lengths: (B,) positions of each, >= 0; T together.
+
+    Returns:
+        (F * T,), the windows of the first row, then those of the next.
+    """
+    kernel: Any = load_kernel("dedup_cpu")
+    if kernel is not None and values.device.type == "cpu" and not values.requires_grad:
+        return kernel.window_values(values.contiguous(), starts.long().contiguous(), lengths.long().contiguous())
+    return picked(values, window_positions(starts, lengths), 1).reshape(-1)
+
+
 def jagged_index_select(values: Tensor, offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     """Pick whole rows of jagged data (RecD's O6), any number of times each; differentiable in `values`.
 
@@ -48,7 +65,7 @@ def jagged_index_select(values: Tensor, offsets: Tensor, index: Tensor) -> tuple
     lengths = offsets.index_select(0, index + 1) - starts
     if _kernel_serves(values):
         return _SelectRows.apply(values, offsets.long(), index), lengths
-    return values.index_select(0, window_positions(starts, lengths)), lengths
+    return picked(values, window_positions(starts, lengths)), lengths
 
 
 def expand_rows(per_unique: Tensor, inverse: Tensor) -> Tensor:
@@ -57,9 +74,16 @@ def expand_rows(per_unique: Tensor, inverse: Tensor) -> Tensor:
     The gradient sums the rows that share a unique row in their order in the batch, whatever the threads.
     """
     if _kernel_serves(per_unique) and per_unique.requires_grad:
-        every_row = torch.arange(per_unique.shape[0] + 1)
+        every_row = torch.arange(per_unique.shape[0] + 1, device=per_unique.device)
         return _SelectRows.apply(per_unique, every_row, inverse.long())
-    return per_unique.index_select(0, inverse)
+    return picked(per_unique, inverse)
+
+
+def picked(values: Tensor, index: Tensor, dim: int = 0) -> Tensor:
+    """`values.index_select(dim, index)`, for uint64 too, which torch's own does not take."""
+    if values.dtype == torch.uint64:
+        return values.view(torch.int64).index_select(dim, index).view(torch.uint64)
+    return values.index_select(dim, index)
 
 
 def _kernel_serves(values: Tensor) -> bool:
@@ -83,6 +107,6 @@ class _SelectRows(torch.autograd.Function):
         offsets, index = ctx.saved_tensors
         kernel: Any = load_kernel("dedup_cpu")
         grad = grads[0].contiguous()
-        # (T', ...) -> (T', D), D the numbers a value
+        # (T', ...) -> (T', D), D the numbers per value
         flat = grad.reshape(grad.shape[0], ctx.shape[1:].numel())
         return kernel.sum_rows(flat, offsets.contiguous(), index.contiguous()).view(ctx.shape), None, None

@@ -13,7 +13,7 @@ from shardgym.embeddings.jagged.dedup import bits
 from shardgym.embeddings.jagged.grouped import GroupedJaggedTensor
 from shardgym.embeddings.jagged.inverse_keyed import FeatureGroup
 from shardgym.embeddings.jagged.keyed import KeyedJaggedTensor
-from shardgym.embeddings.jagged.ops import window_positions
+from shardgym.embeddings.jagged.ops import picked, window_positions, window_values
 from shardgym.embeddings.jagged.windows import find_windows
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
@@ -22,14 +22,14 @@ from shardgym.problem.faces import public
 @public("shardgym.embeddings")
 @dataclass(frozen=True, eq=False)
 class WindowGroup:
-    """Features whose lists run side by side (one event a position), each row a window of shared positions.
+    """Features whose lists run side by side (one event per position), each row a window of shared positions.
 
     Args:
         keys: F names of features.
         values: (F, N) values at the shared positions.
         starts: (B,) where each row's window starts, int32 or int64.
         lengths: (B,) positions of each row's window.
-        weights: (F, N) one weight a value, or None.
+        weights: (F, N) one weight per value, or None.
     """
 
     keys: tuple[str, ...]
@@ -54,9 +54,9 @@ class WindowGroup:
         """
         name = f"window group {'+'.join(self.keys)}"
         if not self.keys or self.values.dim() != 2 or self.values.shape[0] != len(self.keys):
-            raise InputError(f"{name}: values has shape {tuple(self.values.shape)}; give one row of values a key")
+            raise InputError(f"{name}: values has shape {tuple(self.values.shape)}; give one row of values per key")
         if self.weights is not None and self.weights.shape != self.values.shape:
-            raise InputError(f"{name}: weights has shape {tuple(self.weights.shape)}; give one weight a value")
+            raise InputError(f"{name}: weights has shape {tuple(self.weights.shape)}; give one weight per value")
         check_integers(f"starts of {name}", self.starts)
         check_integers(f"lengths of {name}", self.lengths)
         if self.starts.numel() != self.lengths.numel():
@@ -89,10 +89,8 @@ class WindowGroup:
 
     def expand(self) -> KeyedJaggedTensor:
         """The lists of every row, shared values repeated."""
-        positions = self.positions()
-        # (F, T) -> (F * T,), key-major
-        values = self.values.index_select(1, positions).reshape(-1)
-        weights = None if self.weights is None else self.weights.index_select(1, positions).reshape(-1)
+        values = window_values(self.values, self.starts, self.lengths)  # (F * T,), key-major
+        weights = None if self.weights is None else window_values(self.weights, self.starts, self.lengths)
         lengths = self.lengths.repeat(len(self.keys))  # (B,) -> (F * B,)
         return KeyedJaggedTensor(self.keys, values, weights, lengths, stride=self.stride(), validate=False)
 
@@ -118,8 +116,8 @@ class WindowGroup:
 
     def tensors(self) -> list[Tensor]:
         """Values, starts, lengths and weights, those that there are."""
-        held = [self.values, self.starts, self.lengths]
-        return held if self.weights is None else [*held, self.weights]
+        tensors = [self.values, self.starts, self.lengths]
+        return tensors if self.weights is None else [*tensors, self.weights]
 
 
 @public("shardgym.embeddings")
@@ -163,16 +161,16 @@ class PartialInverseKeyedJaggedTensor(GroupedJaggedTensor[WindowGroup | FeatureG
         return cls(parts, names, stride=kjt.stride(), validate=False)
 
     def factor(self) -> float:
-        """Values of the expanded batch over values held, 1 for none."""
-        held = expanded = 0
+        """Values of the expanded batch over stored values, 1 for none."""
+        stored = expanded = 0
         for group in self.groups:
             if isinstance(group, WindowGroup):
-                held += group.values.numel()
+                stored += group.values.numel()
                 expanded += int(group.lengths.sum()) * len(group.keys)
             else:
-                held += group.unique.values().shape[0]
+                stored += group.unique.values().shape[0]
                 expanded += group.expanded_values()
-        return expanded / held if held else 1.0
+        return expanded / stored if stored else 1.0
 
 
 def _windowed(kjt: KeyedJaggedTensor, order: Tensor | None) -> WindowGroup:
@@ -188,13 +186,13 @@ def _windowed(kjt: KeyedJaggedTensor, order: Tensor | None) -> WindowGroup:
     if weights is not None:
         weights = weights.view(F, -1)
         channels = torch.cat([channels, bits(weights)])
-    kept, starts = find_windows(channels.contiguous(), kjt.offsets()[: B + 1], order)
+    shared, starts = find_windows(channels.contiguous(), kjt.offsets()[: B + 1], order)
     return WindowGroup(
         tuple(kjt.keys()),
-        values.index_select(1, kept),
+        picked(values, shared, 1),
         starts.to(lengths.dtype),
         lengths[0],
-        None if weights is None else weights.index_select(1, kept),
+        None if weights is None else weights.index_select(1, shared),
     )
 
 

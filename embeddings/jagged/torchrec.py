@@ -1,5 +1,6 @@
 """Batches to TorchRec's KeyedJaggedTensor and back; deduplicated ones in its variable-batch form with an inverse."""
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,21 +18,29 @@ def to_torchrec(batch: KeyedJaggedTensor | InverseKeyedJaggedTensor) -> "TorchRe
     """The batch as TorchRec's tensor, sharing memory where it can.
 
     A deduplicated batch becomes a variable-batch KJT: each key has as many rows as its group has unique rows, and
-    `inverse_indices` is (keys, (F, B) int64), one inverse a feature, so the group's inverse is repeated.
+    `inverse_indices` is (keys, (F, B) int64), one inverse per feature, so the group's inverse is repeated.
 
     Raises:
-        InputError: when torchrec is not installed.
+        InputError: when torchrec is not installed, or only some keys have weights.
     """
     kind = _torchrec_kjt()
     keys = batch.keys()
     if isinstance(batch, KeyedJaggedTensor):
         lengths = batch.lengths()
         return kind(keys, batch.values(), batch.weights_or_none(), lengths, stride=batch.stride())
+    if not keys:
+        nothing = torch.empty(0, dtype=torch.int64, device=batch.device())
+        return kind([], nothing, lengths=nothing, stride=batch.stride())
     B = batch.stride()
     groups = [batch.group_of(key) for key in keys]
     features = [group.unique[key] for group, key in zip(groups, keys)]
-    inverse = [torch.arange(B) if group.inverse is None else group.inverse.long() for group in groups]
+    inverse = [
+        torch.arange(B, device=batch.device()) if group.inverse is None else group.inverse.long() for group in groups
+    ]
     weights = [feature.weights() for feature in features if feature.weights_or_none() is not None]
+    if weights and len(weights) < len(features):
+        bare = next(key for key, feature in zip(keys, features) if feature.weights_or_none() is None)
+        raise InputError(f"to_torchrec: key {bare!r} has no weights and others have; give all or none weights")
     return kind(
         keys,
         torch.cat([feature.values() for feature in features]),
@@ -59,14 +68,14 @@ def from_torchrec(kjt: "TorchRecKJT") -> KeyedJaggedTensor | InverseKeyedJaggedT
                 f"TorchRec batch: keys {keys} have {kjt.stride_per_key()} rows but no inverse_indices; "
                 "give the inverse, or the same rows for each key"
             )
-        stride = kjt.stride_per_key()[0] if keys else 0
+        stride = kjt.stride_per_key()[0] if keys else kjt.stride()
         return KeyedJaggedTensor(keys, kjt.values(), weights, lengths, stride=stride)
     inverse_keys, inverses = indices
     if sorted(inverse_keys) != sorted(keys):
         raise InputError(f"TorchRec batch: inverse_indices are for {list(inverse_keys)} but the keys are {keys}")
     inverse = {key: inverses[at] for at, key in enumerate(inverse_keys)}
-    bounds = [0, *torch.tensor(kjt.stride_per_key()).cumsum(0).tolist()]
-    values, ends = kjt.values(), [0, *torch.tensor(kjt.length_per_key()).cumsum(0).tolist()]
+    bounds = [0, *accumulate(kjt.stride_per_key())]
+    values, ends = kjt.values(), [0, *accumulate(kjt.length_per_key())]
     features = {
         key: KeyedJaggedTensor(
             [key],

@@ -1,4 +1,4 @@
-"""Sliding windows: lists that overlap the list before them, found and held once (RecD's partial IKJT)."""
+"""Sliding windows: lists that overlap the list before them, found and stored once (RecD's partial IKJT)."""
 
 from typing import Any
 
@@ -27,13 +27,17 @@ def find_windows(channels: Tensor, offsets: Tensor, order: Tensor | None = None)
         them. Both int64.
     """
     B = offsets.numel() - 1
-    forward = torch.arange(B) if order is None else order.long()
+    device = channels.device
+    # The scan reads row after row: it runs on the CPU, whatever the batch's device.
+    channels = channels.cpu()
+    forward = torch.arange(B, device=channels.device) if order is None else order.long().cpu()
     probe = forward[:_PROBE_ROWS]
-    offsets = offsets.long().contiguous()
+    offsets = offsets.long().cpu().contiguous()
     scan = _scan()
     ahead, _ = scan(channels, offsets, probe)
     back, _ = scan(channels, offsets, probe.flip(0))
-    return scan(channels, offsets, forward if ahead.numel() <= back.numel() else forward.flip(0))
+    kept, starts = scan(channels, offsets, forward if ahead.numel() <= back.numel() else forward.flip(0))
+    return kept.to(device), starts.to(device)
 
 
 def _scan() -> Any:
@@ -57,4 +61,7 @@ def find_windows_reference(channels: Tensor, offsets: Tensor, order: Tensor) -> 
         at = next(k for k in range(len(shared) + 1) if shared[k : k + len(mine)] == mine[: len(shared) - k])
         kept.extend(range(begin + len(shared) - at, end))
         last = starts[row] = last + at
-    return torch.tensor(kept, dtype=torch.int64), torch.tensor(starts, dtype=torch.int64)
+    return (
+        torch.tensor(kept, dtype=torch.int64, device=offsets.device),
+        torch.tensor(starts, dtype=torch.int64, device=offsets.device),
+    )

@@ -1,5 +1,5 @@
 // Deduplication of jagged batches on the CPU: equal rows, whole-row gathers, overlapping windows.
-// Each operator has a plain torch or Python twin (dedup.py, jagged_ops.py, windows.py) that the tests compare with.
+// Each operator has a plain torch or Python twin (dedup.py, ops.py, windows.py, window_sums.py) that the tests compare with.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/library.h>
@@ -13,6 +13,7 @@ using at::Tensor;
 
 constexpr uint64_t kMix = 0x9E3779B97F4A7C15ull;
 constexpr int64_t kRowsPerTask = 256;
+constexpr int64_t kColumns = 16;
 
 inline uint64_t fold(uint64_t hash, uint64_t word) {
   const auto wide = static_cast<unsigned __int128>(hash ^ word) * (kMix ^ (word << 1 | 1));
@@ -229,6 +230,101 @@ std::vector<Tensor> sum_columns(const Tensor& grad, const std::vector<Tensor>& i
   return sums;
 }
 
+// Windows laid one after the other: values (F, N), starts and lengths (B,) int64 -> (F * T,), key-major.
+Tensor window_values(const Tensor& values, const Tensor& starts, const Tensor& lengths) {
+  const int64_t F = values.size(0), N = values.size(1), B = starts.numel();
+  const int64_t *start = starts.const_data_ptr<int64_t>(), *length = lengths.const_data_ptr<int64_t>();
+  std::vector<int64_t> to(B + 1, 0);
+  for (int64_t b = 0; b < B; ++b) {
+    TORCH_CHECK_INDEX(start[b] >= 0 && length[b] >= 0 && start[b] + length[b] <= N, "window ", b, " of ", N, " values");
+    to[b + 1] = to[b] + length[b];
+  }
+  Tensor laid = at::empty({F * to[B]}, values.options());
+  const int64_t width = values.element_size();
+  const char* source = static_cast<const char*>(values.const_data_ptr());
+  char* target = static_cast<char*>(laid.mutable_data_ptr());
+  at::parallel_for(0, B, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t f = 0; f < F; ++f) {
+      for (int64_t b = begin; b < end; ++b) {
+        std::memcpy(target + (f * to[B] + to[b]) * width, source + (f * N + start[b]) * width, length[b] * width);
+      }
+    }
+  });
+  return laid;
+}
+
+// Sums of windows: values (N, D), starts and lengths (B,) int64 -> (B, D). A window's sum is that of the window before
+// it with what came and went, in double precision, or its own where that is less work.
+Tensor window_sums(const Tensor& values, const Tensor& starts, const Tensor& lengths) {
+  const int64_t D = values.size(1), B = starts.numel();
+  const int64_t *start = starts.const_data_ptr<int64_t>(), *length = lengths.const_data_ptr<int64_t>();
+  Tensor sums = at::empty({B, D}, values.options());
+  AT_DISPATCH_FLOATING_TYPES(values.scalar_type(), "window_sums", [&] {
+    const scalar_t* source = values.const_data_ptr<scalar_t>();
+    scalar_t* target = sums.mutable_data_ptr<scalar_t>();
+    at::parallel_for(0, B, kRowsPerTask, [&](int64_t begin, int64_t end) {
+      std::vector<double> sum(D, 0.0);
+      const auto add = [&](int64_t from, int64_t to, double sign) {
+        for (int64_t n = from; n < to; ++n) {
+          const scalar_t* in = source + n * D;
+          for (int64_t d = 0; d < D; ++d) sum[d] += sign * static_cast<double>(in[d]);
+        }
+      };
+      int64_t low = 0, high = 0;  // the window that is summed
+      for (int64_t b = begin; b < end; ++b) {
+        const int64_t next_low = start[b], next_high = next_low + length[b];
+        if (std::abs(next_low - low) + std::abs(next_high - high) < length[b]) {
+          add(next_low, low, 1);
+          add(low, next_low, -1);
+          add(high, next_high, 1);
+          add(next_high, high, -1);
+        } else {
+          std::fill(sum.begin(), sum.end(), 0.0);
+          add(next_low, next_high, 1);
+        }
+        low = next_low;
+        high = next_high;
+        for (int64_t d = 0; d < D; ++d) target[b * D + d] = static_cast<scalar_t>(sum[d]);
+      }
+    });
+  });
+  return sums;
+}
+
+// The transpose of window_sums: grad (B, D) -> (N, D), each position the sum of the windows that have it.
+Tensor spread_windows(const Tensor& grad, const Tensor& starts, const Tensor& lengths, int64_t positions) {
+  const int64_t D = grad.size(1), B = starts.numel();
+  const int64_t *start = starts.const_data_ptr<int64_t>(), *length = lengths.const_data_ptr<int64_t>();
+  Tensor spread = at::empty({positions, D}, grad.options());
+  AT_DISPATCH_FLOATING_TYPES(grad.scalar_type(), "spread_windows", [&] {
+    const scalar_t* source = grad.const_data_ptr<scalar_t>();
+    scalar_t* target = spread.mutable_data_ptr<scalar_t>();
+    at::parallel_for(0, (D + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
+      std::vector<double> change((positions + 1) * kColumns);
+      for (int64_t block = begin; block < end; ++block) {
+        const int64_t first = block * kColumns, width = std::min(kColumns, D - first);
+        std::fill(change.begin(), change.end(), 0.0);
+        for (int64_t b = 0; b < B; ++b) {
+          const scalar_t* in = source + b * D + first;
+          double* low = change.data() + start[b] * kColumns;
+          double* high = low + length[b] * kColumns;
+          for (int64_t d = 0; d < width; ++d) {
+            low[d] += static_cast<double>(in[d]);
+            high[d] -= static_cast<double>(in[d]);
+          }
+        }
+        double open[kColumns] = {};
+        for (int64_t n = 0; n < positions; ++n) {
+          const double* in = change.data() + n * kColumns;
+          scalar_t* out = target + n * D + first;
+          for (int64_t d = 0; d < width; ++d) out[d] = static_cast<scalar_t>(open[d] += in[d]);
+        }
+      }
+    });
+  });
+  return spread;
+}
+
 // Windows over shared values. channels (C, T) int64: what must agree at a position; offsets (B + 1,); order (B,): rows
 // as they are read. -> kept (N,): positions of T that make up the shared values; starts (B,): each row's window there.
 std::tuple<Tensor, Tensor> find_windows(const Tensor& channels, const Tensor& offsets, const Tensor& order) {
@@ -277,6 +373,9 @@ TORCH_LIBRARY(shardgym_dedup_cpu, m) {
   m.def("sum_rows(Tensor grad, Tensor offsets, Tensor index) -> Tensor");
   m.def("expand_columns(Tensor[] unique, Tensor[] inverses, int[] group) -> Tensor");
   m.def("sum_columns(Tensor grad, Tensor[] inverses, int[] group, int[] rows, int[] dims) -> Tensor[]");
+  m.def("window_values(Tensor values, Tensor starts, Tensor lengths) -> Tensor");
+  m.def("window_sums(Tensor values, Tensor starts, Tensor lengths) -> Tensor");
+  m.def("spread_windows(Tensor grad, Tensor starts, Tensor lengths, int positions) -> Tensor");
   m.def("find_windows(Tensor channels, Tensor offsets, Tensor order) -> (Tensor, Tensor)");
 }
 
@@ -286,5 +385,8 @@ TORCH_LIBRARY_IMPL(shardgym_dedup_cpu, CPU, m) {
   m.impl("sum_rows", sum_rows);
   m.impl("expand_columns", expand_columns);
   m.impl("sum_columns", sum_columns);
+  m.impl("window_values", window_values);
+  m.impl("window_sums", window_sums);
+  m.impl("spread_windows", spread_windows);
   m.impl("find_windows", find_windows);
 }

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from shardgym.embeddings.models.dlrm import mlp
-from shardgym.embeddings.models.inverse_bags import Batch, InverseBags
+from shardgym.embeddings.models.inverse_bags import Batch
 from shardgym.embeddings.models.sequence_layers import DINAttention
 from shardgym.embeddings.models.sequences import embed, same_group
 from shardgym.problem.errors import InputError
@@ -15,7 +15,7 @@ from shardgym.problem.faces import public
 
 @public("shardgym.embeddings")
 class DIN(nn.Module):
-    """Click logits from a candidate, the history's interest in it, and other features.
+    """Click logits from a candidate and the history's interest in it.
 
     Where the candidate repeats with the history (they are in one group), the attention runs on unique rows. Where
     each sample has its own candidate, the history is looked up and projected once, and scored for each sample.
@@ -23,8 +23,7 @@ class DIN(nn.Module):
     Args:
         tables: an embedding a pair of history and candidate key; both share it.
         history: keys of the histories, which run side by side.
-        candidate: keys of the candidate, one id a sample, in the order of `history`.
-        profile: pooled tables of the other features, or None.
+        candidate: keys of the candidate, one id per sample, in the order of `history`.
         attention: hidden units of the activation unit.
         hidden: hidden sizes of the last MLP.
 
@@ -37,7 +36,6 @@ class DIN(nn.Module):
         tables: Sequence[nn.Embedding],
         history: Sequence[str],
         candidate: Sequence[str],
-        profile: InverseBags | None = None,
         attention: int = 36,
         hidden: Sequence[int] = (200, 80),
     ) -> None:
@@ -47,10 +45,10 @@ class DIN(nn.Module):
                 f"DIN: {len(tables)} tables, {len(history)} history and {len(candidate)} candidate keys; give as many"
             )
         self.tables = nn.ModuleList(tables)
-        self.history, self.candidate, self.profile = tuple(history), tuple(candidate), profile
+        self.history, self.candidate = tuple(history), tuple(candidate)
         dim = sum(table.embedding_dim for table in tables)
         self.attention = DINAttention(dim, attention)
-        self.mlp = mlp([2 * dim + (sum(profile.dims) if profile else 0), *hidden, 1], last_activation=False)
+        self.mlp = mlp([2 * dim, *hidden, 1], last_activation=False)
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits (B,) of a batch of B rows.
@@ -61,14 +59,13 @@ class DIN(nn.Module):
         sequences = embed(batch, self.history, list(self.tables))
         candidates = embed(batch, self.candidate, list(self.tables))
         if bool((candidates.lengths != 1).any()):
-            raise InputError(f"candidate {'+'.join(self.candidate)}: a row has not exactly one id; give one a sample")
-        query = candidates.at_positions(candidates.values)  # one row a unique candidate: (R, D)
+            raise InputError(f"candidate {'+'.join(self.candidate)}: a row has not exactly one id; give one per sample")
+        query = candidates.at_positions(candidates.values)  # one row per unique candidate: (R, D)
         together = same_group(batch, [*self.history, *self.candidate])
         if together and sequences.rows() == candidates.rows():
             interest = sequences.per_sample(self.attention(query, sequences))
             query = candidates.per_sample(query)
         else:
             query = candidates.per_sample(query)
-            interest = self.attention(query, sequences.one_row_a_sample())
-        others = [] if self.profile is None else [self.profile(batch)]
-        return self.mlp(torch.cat([interest, query, *others], dim=1)).squeeze(1)
+            interest = self.attention.per_sample(query, sequences)
+        return self.mlp(torch.cat([interest, query], dim=1)).squeeze(1)

@@ -12,6 +12,7 @@ from shardgym.embeddings.jagged.inverse_keyed import FeatureGroup, InverseKeyedJ
 from shardgym.embeddings.jagged.keyed import KeyedJaggedTensor
 from shardgym.embeddings.jagged.ops import offsets_from_lengths
 from shardgym.embeddings.jagged.partial_inverse import PartialInverseKeyedJaggedTensor, WindowGroup
+from shardgym.embeddings.jagged.window_sums import window_sums
 from shardgym.embeddings.models.expand_columns import expand_columns
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
@@ -21,10 +22,13 @@ Batch = KeyedJaggedTensor | InverseKeyedJaggedTensor | PartialInverseKeyedJagged
 EXPANSION_COST = 0.5
 """Cost of expanding one pooled row, forward and backward, in look-ups of one id: a guess, half as rows are in order."""
 
+LEAST_WINDOW_FACTOR = 1.7
+"""Values over shared values from which windows are pooled faster than lists, as measured; below they are expanded."""
+
 
 @public("shardgym.embeddings")
 class InverseBags(nn.Module):
-    """One pooled embedding a key and row, whatever the form of the batch; the result is the same.
+    """One pooled embedding per key and row, whatever the form of the batch; the result is the same.
 
     Groups whose duplicates would save less than their expansion costs are looked up row by row.
 
@@ -32,7 +36,7 @@ class InverseBags(nn.Module):
         bags: (keys, module) pairs. A module of one key is called as nn.EmbeddingBag is (`TTEmbeddingBag` too), sum or
             mean; a module without `include_last_offset` is called as `TableBatchedBags` and `EmbeddingShard` are, with
             all of its keys at once, and sums.
-        dims: numbers an embedding of each key, in the order of `bags`; read from the modules where left out.
+        dims: numbers per embedding of each key, in the order of `bags`; read from the modules where left out.
 
     Raises:
         InputError: when a key comes twice, or a module of several keys is not table-batched.
@@ -61,12 +65,14 @@ class InverseBags(nn.Module):
         for key in self.keys:
             key_position(batch.keys(), key)
         groups = [group for group in batch.groups if not set(self.keys).isdisjoint(group.keys)]
-        forms = [held_or_expanded(group) for group in groups]
+        forms = [deduplicated_or_expanded(group) for group in groups]
         group_of = {key: at for at, group in enumerate(groups) for key in group.keys}
         pooled: dict[str, Tensor] = {}
         for module, keys in zip(self.bags, self.parts):
             pooled.update(_pool_groups(module, keys, forms, group_of))
-        inverses = [_inverse(form) for form in forms]
+        if all(isinstance(form, WindowGroup) or form.inverse is None for form in forms):
+            return torch.cat([pooled[key] for key in self.keys], dim=1)
+        inverses = [inverse_of(form) for form in forms]
         return expand_columns([pooled[key] for key in self.keys], inverses, [group_of[key] for key in self.keys])
 
 
@@ -78,8 +84,22 @@ def pays(group: FeatureGroup) -> bool:
     return saved > EXPANSION_COST * group.stride() * len(group.keys)
 
 
+def windows_pay(group: WindowGroup) -> bool:
+    """Whether looking up the shared values once and summing windows of them is less work than looking up every list."""
+    return int(group.lengths.sum()) > LEAST_WINDOW_FACTOR * group.shared()
+
+
+def table_ids(ids: Tensor) -> Tensor:
+    """Ids in a type that look-ups take: int32 and int64 as they are, all others as int64."""
+    return ids if ids.dtype in (torch.int32, torch.int64) else ids.long()
+
+
 def pool(module: Any, lists: KeyedJaggedTensor) -> Tensor:
-    """A module's pooled rows of its keys' lists: (rows, sum of dims)."""
+    """A module's pooled rows of its keys' lists: (rows, sum of dims).
+
+    Raises:
+        InputError: weights that the module or its mode does not take.
+    """
     if lists.stride() == 0:
         # No bags at all is not a case of every module; an empty one is.
         empty = torch.zeros(len(lists.keys()), dtype=lists.lengths().dtype, device=lists.device())
@@ -90,6 +110,7 @@ def pool(module: Any, lists: KeyedJaggedTensor) -> Tensor:
         if weights is not None:
             raise InputError(f"weights: {type(module).__name__} takes none; drop them or use nn.EmbeddingBag")
         return module(ids.long(), offsets.long())
+    ids = table_ids(ids)
     if not module.include_last_offset:
         offsets = offsets[:-1]
     if weights is not None and module.mode != "sum":
@@ -101,11 +122,13 @@ def _pool_groups(
     module: nn.Module, keys: Sequence[str], forms: Sequence[FeatureGroup | WindowGroup], group_of: dict[str, int]
 ) -> dict[str, Tensor]:
     """Pooled unique rows (U, D) of each of the module's keys, all looked up in one call."""
-    held = [_held_for(module, forms[group_of[key]], key) for key in keys]
-    lists = [_positions_as_bags(form) if isinstance(form, WindowGroup) else form for form in held]
+    lookups = [lists_for(module, forms[group_of[key]], key) for key in keys]
+    if _plain_bag(module) and isinstance(lookups[0], WindowGroup):
+        return {keys[0]: pool_windows(_embedded(module, lookups[0]), lookups[0], mode_of(module))}
+    lists = [positions_as_bags(form) if isinstance(form, WindowGroup) else form for form in lookups]
     return {
-        key: _pool_windows(unique, form, _mode(module)) if isinstance(form, WindowGroup) else unique
-        for key, form, unique in zip(keys, held, pool_lists(module, lists))
+        key: pool_windows(unique, form, mode_of(module)) if isinstance(form, WindowGroup) else unique
+        for key, form, unique in zip(keys, lookups, pool_lists(module, lists))
     }
 
 
@@ -117,16 +140,29 @@ def pool_lists(module: nn.Module, lists: Sequence[KeyedJaggedTensor]) -> list[Te
     return [part[:count] for count, part in zip(rows, columns.split(_dims(module), dim=1))]
 
 
-def _held_for(module: nn.Module, form: FeatureGroup | WindowGroup, key: str) -> KeyedJaggedTensor | WindowGroup:
+def lists_for(module: nn.Module, form: FeatureGroup | WindowGroup, key: str) -> KeyedJaggedTensor | WindowGroup:
     """A key's unique lists, or its windows where pooling them by position gives what the module would."""
     one = form if form.keys == (key,) else form.select([key])
     if isinstance(one, FeatureGroup):
         return one.unique
     # A mean or maximum skips the padding id, which positions looked up by themselves no longer show.
-    return one if _mode(module) == "sum" or getattr(module, "padding_idx", None) is None else one.expand()
+    return one if mode_of(module) == "sum" or getattr(module, "padding_idx", None) is None else one.expand()
 
 
-def _positions_as_bags(group: WindowGroup) -> KeyedJaggedTensor:
+def _plain_bag(module: nn.Module) -> bool:
+    """Whether a bag of one id is a row of the module's weight, nothing else."""
+    if type(module) is not nn.EmbeddingBag:
+        return False
+    return module.max_norm is None and module.padding_idx is None and not module.scale_grad_by_freq
+
+
+def _embedded(module: Any, group: WindowGroup) -> Tensor:
+    """Embeddings (N, D) of a key's shared values, by its weights where it has some."""
+    rows = F.embedding(table_ids(group.values[0]), module.weight, sparse=module.sparse)
+    return rows if group.weights is None or module.mode != "sum" else rows * group.weights[0].unsqueeze(1)
+
+
+def positions_as_bags(group: WindowGroup) -> KeyedJaggedTensor:
     """Each shared value as a bag of its own."""
     weights = None if group.weights is None else group.weights[0]
     lengths = torch.ones_like(group.values[0], dtype=group.lengths.dtype)
@@ -142,8 +178,17 @@ def _padded(lists: KeyedJaggedTensor, rows: int) -> KeyedJaggedTensor:
     return KeyedJaggedTensor(lists.keys(), lists.values(), lists.weights_or_none(), lengths, validate=False)
 
 
-def _pool_windows(positions: Tensor, group: WindowGroup, mode: str) -> Tensor:
-    """Embeddings of the shared positions (N, D) -> pooled windows (B, D)."""
+def pool_windows(positions: Tensor, group: WindowGroup, mode: str) -> Tensor:
+    """Embeddings of the shared positions (N, D) -> pooled windows (B, D), empty ones zero.
+
+    Args:
+        positions: one embedding per shared position.
+        group: the windows.
+        mode: "sum", "mean" or "max".
+    """
+    if mode != "max":
+        sums = window_sums(positions, group.starts, group.lengths)
+        return sums if mode == "sum" else sums / group.lengths.clamp(min=1).unsqueeze(1)
     if positions.shape[0] == 0:
         # Every window is empty, and embedding_bag refuses a table of no rows.
         return F.pad(positions, (0, 0, 0, group.stride()))
@@ -151,20 +196,22 @@ def _pool_windows(positions: Tensor, group: WindowGroup, mode: str) -> Tensor:
     return F.embedding_bag(group.positions(), positions, offsets, mode=mode, include_last_offset=True)
 
 
-def held_or_expanded(group: FeatureGroup | WindowGroup) -> FeatureGroup | WindowGroup:
+def deduplicated_or_expanded(group: FeatureGroup | WindowGroup) -> FeatureGroup | WindowGroup:
     """The group as it is where its duplicates pay, else with all rows."""
-    if isinstance(group, WindowGroup) or pays(group):
+    if windows_pay(group) if isinstance(group, WindowGroup) else pays(group):
         return group
     return FeatureGroup(group.expand(), None)
 
 
-def _inverse(form: FeatureGroup | WindowGroup) -> Tensor:
+def inverse_of(form: FeatureGroup | WindowGroup) -> Tensor:
+    """Pooled row of each sample (B,)."""
     if isinstance(form, WindowGroup) or form.inverse is None:
-        return torch.arange(form.stride())
+        return torch.arange(form.stride(), device=form.tensors()[0].device)
     return form.inverse
 
 
-def _mode(module: nn.Module) -> str:
+def mode_of(module: nn.Module) -> str:
+    """How the module pools: "sum", "mean" or "max"."""
     return str(getattr(module, "mode", "sum"))
 
 
@@ -173,7 +220,7 @@ def _table_batched(module: nn.Module) -> bool:
 
 
 def _dims(module: Any) -> list[int]:
-    """Numbers an embedding of each of the module's tables."""
+    """Numbers per embedding of each of the module's tables."""
     if _table_batched(module):
         return [table.dim for table in module.tables]
     return [module.embedding_dim]

@@ -1,10 +1,14 @@
 """Pooling, DIN attention and a transformer layer over embedded histories, on rows that samples share (RecD's O7)."""
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from shardgym.embeddings.jagged.ops import expand_rows
+from shardgym.embeddings.jagged.ops import expand_rows, offsets_from_lengths
+from shardgym.embeddings.kernels.build import load_kernel
 from shardgym.embeddings.models.sequences import Sequences
 from shardgym.problem.faces import public
 
@@ -50,16 +54,78 @@ class DINAttention(nn.Module):
         self.score = nn.Linear(hidden, 1)
 
     def forward(self, query: Tensor, sequences: Sequences) -> Tensor:
-        """Pooled rows (R, D) for queries (R, D).
+        """Pooled rows (R, D) for queries (R, D); for one query per sample (B, D) see `per_sample`."""
+        return self._attend(query, replace(sequences, inverse=None))
 
-        For one query a sample over rows that samples share, give `sequences.one_row_a_sample()`.
+    def per_sample(self, query: Tensor, sequences: Sequences) -> Tensor:
+        """Pooled (B, D) for one query per sample (B, D), over rows that samples share.
+
+        A history is read once for all of its samples' queries.
         """
+        return self._attend(query, sequences)
+
+    def _attend(self, query: Tensor, sequences: Sequences) -> Tensor:
+        on_cpu = query.device.type == "cpu" and query.dtype == sequences.values.dtype == torch.float32
+        if on_cpu and load_kernel("din_attention_cpu") is not None:
+            return _attention(
+                query,
+                self.from_query(query),
+                sequences.values,
+                self.from_key(sequences.values),
+                self.from_product.weight,
+                self.activation.weight,
+                self.score.weight,
+                self.score.bias,
+                sequences,
+            )
+        return self.reference(query, sequences.one_row_per_sample())
+
+    def reference(self, query: Tensor, sequences: Sequences) -> Tensor:
+        """The attention on torch alone; one query per row (R, D)."""
         row = sequences.row_of_position()
         keys = sequences.at_positions(sequences.values)  # (T, D)
         hidden = sequences.at_positions(self.from_key(sequences.values)) + expand_rows(self.from_query(query), row)
         hidden = hidden + self.from_product(keys * expand_rows(query, row))
         scores = self.score(self.activation(hidden)).squeeze(1)  # (T,)
         return pool_sequences(sequences, "sum", scores)
+
+
+def _attention(
+    query: Tensor,
+    query_part: Tensor,
+    values: Tensor,
+    key_part: Tensor,
+    product: Tensor,
+    slope: Tensor,
+    score: Tensor,
+    bias: Tensor,
+    sequences: Sequences,
+) -> Tensor:
+    """Pooled (B, D) by the compiled attention; the kernel's file says what the arguments are."""
+    R = sequences.rows()
+    if sequences.inverse is None:
+        order = torch.arange(R, device=query.device)
+        bounds = torch.arange(R + 1, device=query.device)
+    else:
+        inverse = sequences.inverse.long()
+        order = torch.argsort(inverse, stable=True)
+        bounds = offsets_from_lengths(torch.bincount(inverse, minlength=R))
+    rows = (sequences.starts.long(), sequences.lengths.long(), bounds, order)
+    return _Attention.apply(query, query_part, values, key_part, product, slope, score, bias, *rows)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        kernel: Any = load_kernel("din_attention_cpu")
+        tensors = tuple(tensor.contiguous() for tensor in tensors)
+        ctx.save_for_backward(*tensors)
+        return kernel.din_attention(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        kernel: Any = load_kernel("din_attention_cpu")
+        return (*kernel.din_attention_backward(grads[0].contiguous(), *ctx.saved_tensors), None, None, None, None)
 
 
 @public("shardgym.embeddings")

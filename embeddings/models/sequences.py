@@ -11,7 +11,7 @@ from shardgym.embeddings.jagged.inverse_keyed import FeatureGroup
 from shardgym.embeddings.jagged.keyed import KeyedJaggedTensor
 from shardgym.embeddings.jagged.ops import expand_rows, offsets_from_lengths, window_positions
 from shardgym.embeddings.jagged.partial_inverse import WindowGroup
-from shardgym.embeddings.models.inverse_bags import Batch, pays
+from shardgym.embeddings.models.inverse_bags import Batch, pays, table_ids
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
 
@@ -22,7 +22,7 @@ class Sequences:
     """Rows of embeddings, each a window of shared positions.
 
     Args:
-        values: (P, D) one embedding a position.
+        values: (P, D) one embedding per position.
         starts: (R,) where each row's window starts.
         lengths: (R,) positions of each row.
         inverse: (B,) which row each sample has; None where sample b has row b (then R = B).
@@ -65,8 +65,8 @@ class Sequences:
         """Values of rows (R, ...) -> of samples (B, ...)."""
         return per_row if self.inverse is None else expand_rows(per_row, self.inverse)
 
-    def one_row_a_sample(self) -> "Sequences":
-        """The same samples with a row each; the shared positions stay shared."""
+    def one_row_per_sample(self) -> "Sequences":
+        """The same samples with one row per sample; the shared positions stay shared."""
         if self.inverse is None:
             return self
         inverse = self.inverse.long()
@@ -92,7 +92,7 @@ def embed(batch: Batch, keys: Sequence[str], tables: Sequence[nn.Module]) -> Seq
     """
     form = _form(batch, list(keys))
     ids, starts, lengths, inverse = _rows_of(form, list(keys))
-    values = torch.cat([table(row) for table, row in zip(tables, ids)], dim=1)  # (P, sum of D_k)
+    values = torch.cat([table(table_ids(row)) for table, row in zip(tables, ids)], dim=1)  # (P, sum of D_k)
     return Sequences(values, starts, lengths, inverse, side_by_side=isinstance(form, FeatureGroup))
 
 
@@ -113,9 +113,9 @@ def _form(batch: Batch, keys: list[str]) -> FeatureGroup | WindowGroup:
     if not set(keys) <= set(group.keys):
         return FeatureGroup(batch.select(keys).to_kjt(), None)
     # The whole group decides, so that all of its features keep the same rows.
-    held = isinstance(group, WindowGroup) or pays(group)
+    as_stored = isinstance(group, WindowGroup) or pays(group)
     chosen = group.select(keys)
-    return chosen if held else FeatureGroup(chosen.expand(), None)
+    return chosen if as_stored else FeatureGroup(chosen.expand(), None)
 
 
 def _rows_of(
@@ -127,6 +127,8 @@ def _rows_of(
     lists = form.unique
     lengths = lists.lengths().view(len(keys), lists.stride())  # (F * R,) -> (F, R)
     if bool((lengths != lengths[:1]).any()):
-        raise InputError(f"histories {'+'.join(keys)}: the lists differ in length in some row; give events one a place")
+        raise InputError(
+            f"histories {'+'.join(keys)}: the lists differ in length in some row; give events one per place"
+        )
     ids = lists.values().view(len(keys), -1).unbind(0)  # (F * P,) -> F times (P,)
     return ids, offsets_from_lengths(lengths[0])[:-1], lengths[0], form.inverse

@@ -66,7 +66,7 @@ def _check_weights(weights: Tensor, indices: Tensor) -> None:
     if weights.shape != indices.shape or not weights.is_floating_point():
         raise InputError(
             f"per_sample_weights: shape {tuple(weights.shape)} and dtype {weights.dtype} do not fit indices "
-            f"{tuple(indices.shape)}; give one floating number an index"
+            f"{tuple(indices.shape)}; give one floating number per index"
         )
     if not bool(torch.isfinite(weights.detach()).all()):
         raise InputError("per_sample_weights: holds NaN or infinity; clean them before the look-up")

@@ -18,7 +18,7 @@ class BagTable(nn.Module, ABC):
     """A table of `num_embeddings` rows of `embedding_dim` numbers, called with (indices, offsets, per_sample_weights).
 
     Args:
-        num_embeddings, embedding_dim: rows N and numbers a row D.
+        num_embeddings, embedding_dim: rows N and numbers per row D.
         mode: "sum" or "mean" of a bag; an empty bag gives zeros.
         include_last_offset: offsets are (bags + 1,), the last being the number of indices.
         padding_idx: an id whose look-ups count for nothing.

@@ -18,7 +18,7 @@ class LowDimEmbeddingBag(BagTable):
     """Rows of `low_dim` numbers, and one matrix that projects them to D (mixed-dimension tables, arXiv 1909.11810).
 
     Args:
-        low_dim: numbers kept a row.
+        low_dim: numbers kept per row.
         std: of the projected entries at the start; 1 / sqrt(3 N) where left out.
     """
 
@@ -38,14 +38,17 @@ class LowDimEmbeddingBag(BagTable):
         self.projection = nn.Parameter(projection.to(dtype=dtype, device=device))
 
     def pool(self, bags: Bags) -> Tensor:
+        """See `BagTable.pool`."""
         return _pool(self.weight, bags.indices, bags) @ self.projection
 
     @property
     def compute_dtype(self) -> torch.dtype:
+        """See `BagTable.compute_dtype`."""
         return self.weight.dtype
 
     @property
     def compression_ratio(self) -> float:
+        """See `BagTable.compression_ratio`."""
         return self.num_embeddings * self.embedding_dim / (self.weight.numel() + self.projection.numel())
 
 
@@ -76,6 +79,7 @@ class QREmbeddingBag(BagTable):
         self.quotient, self.remainder = drawn(quotients), drawn(self.buckets)
 
     def pool(self, bags: Bags) -> Tensor:
+        """See `BagTable.pool`."""
         ids, inverse = torch.unique(bags.indices, return_inverse=True)
         quotients = torch.div(ids, self.buckets, rounding_mode="floor")
         rows = F.embedding(quotients, self.quotient) * F.embedding(ids % self.buckets, self.remainder)
@@ -83,16 +87,18 @@ class QREmbeddingBag(BagTable):
 
     @property
     def compute_dtype(self) -> torch.dtype:
+        """See `BagTable.compute_dtype`."""
         return self.quotient.dtype
 
     @property
     def compression_ratio(self) -> float:
+        """See `BagTable.compression_ratio`."""
         return self.num_embeddings * self.embedding_dim / (self.quotient.numel() + self.remainder.numel())
 
 
 @public("shardgym.embeddings")
 class QuantizedEmbeddingBag(BagTable):
-    """Rows as int8 or int4 codes with a scale and an offset a row (torch's quantized embedding bags); for inference.
+    """Rows as int8 or int4 codes with a scale and an offset per row (torch's quantized embedding bags); for inference.
 
     Built by `from_dense`; it has no parameters and gives no gradients.
     """
@@ -116,6 +122,7 @@ class QuantizedEmbeddingBag(BagTable):
         return cls(weight, bits, **options)
 
     def pool(self, bags: Bags) -> Tensor:
+        """See `BagTable.pool`."""
         if bags.offsets.numel() == 1:
             return torch.zeros(0, self.embedding_dim)
         op = torch.ops.quantized.embedding_bag_byte_rowwise_offsets
@@ -126,10 +133,12 @@ class QuantizedEmbeddingBag(BagTable):
 
     @property
     def compute_dtype(self) -> torch.dtype:
+        """See `BagTable.compute_dtype`."""
         return torch.float32
 
     @property
     def compression_ratio(self) -> float:
+        """See `BagTable.compression_ratio`."""
         return self.num_embeddings * self.embedding_dim * 4 / self.packed.numel()
 
 
@@ -138,7 +147,7 @@ def _pack_4bit(weight: Tensor) -> Tensor:
 
 
 def _pool(rows: Tensor, indices: Tensor, bags: Bags) -> Tensor:
-    """Weighted sums of rows[indices], (bags, numbers a row)."""
+    """Weighted sums of rows[indices], (bags, numbers per row)."""
     if rows.shape[0] == 0 or bags.offsets.numel() == 1:
         return rows.new_zeros(bags.offsets.numel() - 1, rows.shape[1])
     return F.embedding_bag(

@@ -80,7 +80,11 @@ class TableBatchedBags(nn.Module):
 
 
 def dense_dtype(tables: Sequence[TableSpec]) -> str:
-    """The one dtype of dense tables, or an InputError that says what is mixed."""
+    """The one dtype of dense tables.
+
+    Raises:
+        InputError: says what is mixed, or that there are none.
+    """
     if not tables:
         raise InputError("tables: none given; a fused op needs at least one table")
     compressed = [table.name for table in tables if table.tensor_train is not None]
@@ -106,10 +110,10 @@ class ReusedMemory:
 
     def take(self, purpose: str, dtype: torch.dtype, size: int) -> Tensor:
         """A flat tensor of `size` numbers, shared with everyone who takes the same purpose and dtype."""
-        held = self._buffers.get((purpose, dtype))
-        if held is None or len(held) < size:
+        buffer = self._buffers.get((purpose, dtype))
+        if buffer is None or len(buffer) < size:
             self._buffers.pop((purpose, dtype), None)
-            del held  # let the smaller buffer go before the larger one comes
+            del buffer  # let the smaller buffer go before the larger one comes
             self._buffers[purpose, dtype] = torch.zeros(size, dtype=dtype, device=self.device)
         return self._buffers[purpose, dtype][:size]
 
@@ -132,7 +136,7 @@ def fbgemm_bags(tables: Sequence[TableSpec], weights: Tensor, states: Tensor, le
 
 
 class TorchBags(nn.Module):
-    """The same op on torch alone: one embedding_bag a table, row-wise Adagrad in the backward."""
+    """The same op on torch alone: one embedding_bag per table, row-wise Adagrad in the backward."""
 
     def __init__(self, tables: Sequence[TableSpec], weights: Tensor, states: Tensor, learning_rate: float) -> None:
         super().__init__()
@@ -146,13 +150,16 @@ class TorchBags(nn.Module):
         self.anchor = nn.Parameter(torch.zeros((), device=weights.device))
 
     def split_embedding_weights(self) -> list[Tensor]:
+        """Each table's weights (rows, dim), views of the flat ones."""
         parts = self.flat.split([table.rows * table.dim for table in self.tables])
         return [part.view(table.rows, table.dim) for part, table in zip(parts, self.tables)]
 
     def split_states(self) -> list[Tensor]:
+        """Each table's Adagrad states (rows,), views of the flat ones."""
         return list(self.row_states.split([table.rows for table in self.tables]))
 
     def forward(self, indices: Tensor, offsets: Tensor) -> Tensor:
+        """As `TableBatchedBags.forward`."""
         return _FusedRowwiseAdagrad.apply(self.anchor, self, indices, offsets)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Session logs: cluster them by session, stored without their repeats.", no_args_is_help=True)
 
-LOG = typer.Argument(..., help="A Parquet file or a folder of them, one row a sample.")
+LOG = typer.Argument(..., help="A Parquet file or a folder of them, one row per sample.")
 SCHEMA = typer.Option(
     None, help="JSON that names the session, time, sample and feature columns; by default beside the log."
 )
@@ -29,7 +29,7 @@ SCHEMA = typer.Option(
 def generate(
     out: Path = typer.Argument(help="A new folder for the log."),
     sessions: int = typer.Option(10_000, help="How many sessions."),
-    samples_per_session: float = typer.Option(16.0, help="Mean samples a session."),
+    samples_per_session: float = typer.Option(16.0, help="Mean samples per session."),
     concurrent: int = typer.Option(4096, help="Mean sessions that are open at once."),
     seed: int = typer.Option(0, help="Same seed, same log."),
 ) -> None:
@@ -68,7 +68,7 @@ def group(
     dim: int = typer.Option(64, help="Dim of those tables."),
 ) -> None:
     """Propose which features to deduplicate together, and in which form."""
-    from shardgym.dataio.sessions.grouping import table_specs
+    from shardgym.dataio.sessions.measured_tables import table_specs
     from shardgym.dataio.tables.table_files import write_tables
 
     opened = _opened(log, schema)
@@ -90,7 +90,7 @@ def cluster(
     schema: Path | None = SCHEMA,
     memory: str = typer.Option("1GB", help="Memory to work in, about: 500MB, 1GB or 1GiB."),
     partitions: int = typer.Option(0, help="Parts to write; 0 for as many as let one fit the memory."),
-    row_group_samples: int = typer.Option(32_768, help="Samples a row group, at most."),
+    row_group_samples: int = typer.Option(32_768, help="Samples per row group, at most."),
     longest_session: int = typer.Option(4_096, help="Samples after which a session begins a new row."),
     level: int = typer.Option(3, help="Of zstd."),
     threads: int = typer.Option(2, help="Of the sort."),
@@ -146,19 +146,21 @@ def _show_clustered(folder: Path, manifest: "Manifest") -> None:
 
 
 def _show_grouping(grouping: "Grouping") -> None:
-    print(f"{grouping.samples_per_session:.2f} samples a session")
+    print(f"{grouping.samples_per_session:.2f} samples per session")
     features = Table("feature", "mean length", "stays")
     for feature in grouping.features:
         features.add_row(feature.name, f"{feature.length:.1f}", f"{feature.stay:.3f}")
-    groups = Table("group", "form", "all stay", "predicted factor", "measured factor", "error")
+    groups = Table("group", "form", "all stay", "predicted", "95% of samples", "measured", "bytes saved", "step saved")
     for each in grouping.groups:
         groups.add_row(
             ", ".join(each.group.features),
             each.group.form,
             f"{each.stay:.3f}",
             f"{each.predicted:.2f}",
+            f"{each.low:.2f} to {each.high:.2f}",
             f"{each.measured:.2f}",
-            f"{each.error:.1%}",
+            f"{each.bytes_saved:.2f}",
+            f"{each.step_saved:.2f}",
         )
     console = Console()
     console.print(features)

@@ -4,7 +4,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
+from shardgym.dataio.sessions.cluster import ClusterSettings, cluster
 from shardgym.dataio.sessions.schema import GroupSpec, SessionSchema
+from shardgym.dataio.sessions.synthetic import LogSpec, write_log as write_generated
 
 SCHEMA = SessionSchema(
     "session_id",
@@ -101,3 +103,18 @@ def logs(draw):
             )
         files.append(rows)
     return files
+
+
+NAMES = ("timestamp", "item_id", "price")
+
+
+def clustered_log(folder):
+    """About 960 generated samples in 11 row groups of 3 parts."""
+    write_generated(LogSpec(sessions=120, samples_per_session=8, concurrent=20), folder / "log")
+    cluster(folder / "log", folder / "out", settings=ClusterSettings(partitions=3, row_group_samples=90))
+    return folder / "out"
+
+
+def fingerprint(batch):
+    """A batch, bit for bit."""
+    return batch.features.stride(), batch.buffer.numpy().tobytes()

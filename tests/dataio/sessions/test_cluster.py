@@ -8,10 +8,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from shardgym.dataio.sessions import sorting
 from shardgym.dataio.sessions.cluster import ClusterSettings, cluster
 from shardgym.dataio.sessions.clustered_files import Manifest
 from shardgym.dataio.sessions.log import open_log
@@ -106,6 +108,7 @@ pq.ParquetWriter.write_table = counted(pq.ParquetWriter.write_table)
 pq.ParquetWriter.close = counted(pq.ParquetWriter.close)
 shutil.rmtree = counted(shutil.rmtree)
 os.replace = counted(os.replace)
+from shardgym.dataio.sessions import sorting
 from shardgym.dataio.sessions.cluster import ClusterSettings, cluster
 cluster(sys.argv[2], sys.argv[3], settings=ClusterSettings(partitions=3, row_group_samples=400, threads=1))
 """
@@ -186,7 +189,7 @@ def test_a_manifest_of_another_format_is_refused(tmp_path):
     held = json.loads(path.read_text())
     held["versions"]["format"] = 99
     path.write_text(json.dumps(held))
-    with pytest.raises(InputError, match="format 99 is not 1"):
+    with pytest.raises(InputError, match="format 99 is not 2"):
         Manifest.read(tmp_path / "out")
 
 
@@ -198,8 +201,6 @@ def test_without_duckdb_the_extra_is_named(tmp_path, monkeypatch):
 
 
 def test_whole_number_sessions_and_timestamps_keep_their_types(tmp_path):
-    import pyarrow as pa
-
     kinds = {"session_id": pa.uint64(), "timestamp": pa.timestamp("ms", "UTC"), "f": pa.large_list(pa.float32())}
     table = pa.table(
         {"session_id": [2**63 + 1, 3, 2**63 + 1], "timestamp": [3, 1, 2], "f": [[0.5], [], [float("nan")]]},
@@ -239,3 +240,80 @@ def test_two_runs_into_one_folder_do_not_mix(tmp_path):
         with pytest.raises(InputError, match="another run is clustering"):
             cluster(tmp_path / "log", tmp_path / "out", SCHEMA)
     assert cluster(tmp_path / "log", tmp_path / "out", SCHEMA).samples == 1
+
+
+def test_columns_that_differ_by_case_alone_are_kept_apart(tmp_path):
+    kinds = {"session_id": pa.int64(), "timestamp": pa.int64(), "f": pa.list_(pa.int64()), "F": pa.list_(pa.int64())}
+    table = pa.table({"session_id": [2, 1], "timestamp": [1, 2], "f": [[1], [2]], "F": [[3], []]}, pa.schema(kinds))
+    pq.write_table(table, tmp_path / "log.parquet")
+    schema = SessionSchema(groups=(GroupSpec("f", ("f",)), GroupSpec("F", ("F",))))
+    for name, share in (("memory", 3), ("disk", 10**9)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sorting, "IN_MEMORY_SHARE", share)
+            cluster(tmp_path / "log.parquet", tmp_path / name, schema)
+        nested = pq.read_table(tmp_path / name / "part-00000.parquet")
+        assert nested.column("f").to_pylist() == [[[2]], [[1]]]
+        assert nested.column("F").to_pylist() == [[[]], [[3]]]
+
+
+@settings(max_examples=30)
+@given(logs())
+def test_sorted_in_memory_or_on_disk_the_files_are_the_same(files):
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        write_log(folder / "log", files)
+        cluster(folder / "log", folder / "memory", SCHEMA, ClusterSettings(partitions=1))
+        patch.setattr(sorting, "IN_MEMORY_SHARE", 10**9)
+        cluster(folder / "log", folder / "disk", SCHEMA, ClusterSettings(partitions=1))
+        assert files_of(folder / "memory") == files_of(folder / "disk")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (pa.ArrowInvalid("Out of Memory Error: failed to allocate"), "does not fit the memory of 1000 MB; give more"),
+        (MemoryError(), "does not fit the memory"),
+        (OSError(28, "No space left on device"), r"cannot be written .*No space left on device.*run the same again"),
+    ],
+)
+def test_what_memory_or_disk_refuses_is_one_sentence_and_can_go_on(tmp_path, monkeypatch, error, message):
+    write_log(tmp_path / "log", [[ROW]])
+
+    def refuse(*_, **__):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pq.ParquetWriter, "write_table", refuse)
+        with pytest.raises(InputError, match=message):
+            cluster(tmp_path / "log", tmp_path / "out", SCHEMA)
+    assert cluster(tmp_path / "log", tmp_path / "out", SCHEMA).samples == 1
+
+
+def test_a_small_memory_sorts_many_columns(tmp_path):
+    lists = {f"f{k}": [[at // 10] * 3 for at in range(3000)] for k in range(80)}
+    table = pa.table({"session_id": [at // 10 for at in range(3000)], "timestamp": list(range(3000)), **lists})
+    pq.write_table(table, tmp_path / "log.parquet")
+    manifest = cluster(tmp_path / "log.parquet", tmp_path / "out", settings=ClusterSettings(memory=256 * 10**6))
+    assert (manifest.samples, manifest.sessions) == (3000, 300)
+
+
+def test_settings_out_of_range_are_said():
+    with pytest.raises(InputError, match="compression_level is 99; give 22 at most"):
+        ClusterSettings(compression_level=99)
+    with pytest.raises(InputError, match="partitions is 100000; give 4096 at most"):
+        ClusterSettings(partitions=100_000)
+
+
+@pytest.mark.slow
+def test_ray_says_what_no_machine_has(tmp_path):
+    ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    write_log(tmp_path / "log", [[ROW]])
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        with pytest.raises(InputError, match="a task takes 2 threads, but no machine of the cluster has more than 1"):
+            cluster(tmp_path / "log", tmp_path / "out", SCHEMA, engine="ray")
+        large = ClusterSettings(memory=10**15, threads=1)
+        with pytest.raises(InputError, match="bytes of memory, but no machine"):
+            cluster(tmp_path / "log", tmp_path / "large", SCHEMA, large, engine="ray")
+    finally:
+        ray.shutdown()

@@ -1,10 +1,14 @@
 """Proposed groups are those the log was made with; their factors hold on sessions that were not looked at."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from shardgym.dataio.sessions.grouping import propose_groups, table_specs
+from shardgym.dataio.sessions.forms import form_stats
+from shardgym.dataio.sessions.grouping import group_name, propose_groups
 from shardgym.dataio.sessions.log import open_log
+from shardgym.dataio.sessions.measured_tables import table_specs
 from shardgym.dataio.sessions.schema import GroupSpec
 from shardgym.dataio.sessions.survey import sample_sessions
 from shardgym.dataio.sessions.synthetic import LogSpec, SlidingGroup, StayingGroup, write_log
@@ -85,3 +89,50 @@ def test_tables_carry_what_was_measured(log):
     assert tables["q"].reuse_bins[3] == pytest.approx(((counts > 4) & (counts <= 8)).mean())
     with pytest.raises(InputError, match=r"'u': id \d+ is beyond its 5 rows"):
         table_specs(log, dim=16, rows={"u": 5}, samples=16_000)
+
+
+def slates(folder, sessions=400, seed=0):
+    """A slate shown with each of its items, few or very many: the list never changes, long sessions have long lists."""
+    rng = np.random.default_rng(seed)
+    session, slate, item = [], [], []
+    for s in range(sessions):
+        items = rng.integers(0, 10_000, 2 + min(300, int(4 * rng.pareto(1.2)))).tolist()
+        session += [s] * len(items)
+        slate += [items] * len(items)
+        item += [[each] for each in items]
+    columns = {"session_id": session, "timestamp": list(range(len(session))), "slate": slate, "item": item}
+    folder.mkdir()
+    pq.write_table(pa.table(columns), folder / "log.parquet")
+    return open_log(folder)
+
+
+def test_lists_that_never_change_are_one_exact_group(tmp_path):
+    groups = by_features(propose_groups(slates(tmp_path / "log"), 4_000))
+    slate = groups[frozenset(["slate"])]
+    assert (slate.group.form, groups[frozenset(["item"])].group.form) == ("exact", "none")
+    assert slate.stay == 1.0
+    # A session of n items holds n ids once instead of n times n: sum of n^2 over sum of n, far above the mean n.
+    assert slate.step_saved > 2 * slate.predicted
+
+
+def test_measured_factors_lie_in_the_interval_as_often_as_it_says(log):
+    seen = sample_sessions(log, 1_500, parts=20)
+    for features, form in ((("u", "v"), "exact"), (("q",), "exact"), (("p", "r"), "partial")):
+        stats = [form_stats(sample, features, form) for sample in seen]
+        low, high = np.array([a.interval(b.sessions) for a in stats for b in stats if a is not b]).T
+        factors = np.array([b.factor for a in stats for b in stats if a is not b])
+        inside = ((low <= factors) & (factors <= high)).mean()
+        assert inside > 0.85
+        assert (high - low).mean() < 0.4 * factors.mean(), "narrow enough to say something"
+
+
+def test_many_features_that_share_nothing_are_one_group_of_a_short_name(tmp_path):
+    n, rng = 400, np.random.default_rng(0)
+    columns = {f"feature_{k}": [[int(v)] for v in rng.integers(0, 1000, n)] for k in range(40)}
+    pq.write_table(
+        pa.table({"session_id": np.arange(n) // 4, "timestamp": np.arange(n), **columns}), tmp_path / "a.parquet"
+    )
+    (group,) = propose_groups(open_log(tmp_path / "a.parquet"), 200).groups
+    assert (group.group.form, len(group.group.features)) == ("none", 40)
+    assert len(group.group.name) < 60
+    assert group_name(["a", "b"]) == "a+b"

@@ -117,7 +117,7 @@ def window_group(**fields):
         ({"lengths": torch.tensor([3, 1])}, "1 of the 4 shared values are in no row"),
         ({"lengths": torch.tensor([3])}, "2 starts beside 1 lengths"),
         ({"starts": torch.tensor([0.0, 1.0])}, "float32"),
-        ({"values": torch.tensor([3, 4, 5, 6])}, "one row of values a key"),
+        ({"values": torch.tensor([3, 4, 5, 6])}, "one row of values per key"),
         ({"weights": torch.ones(1, 3)}, "weights has shape"),
     ],
 )

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 
 from shardgym.embeddings.jagged.inverse_keyed import InverseKeyedJaggedTensor
+from shardgym.embeddings.jagged.keyed import KeyedJaggedTensor
 from shardgym.embeddings.jagged.torchrec import from_torchrec, to_torchrec
 from shardgym.problem.errors import InputError
 from tests.embeddings.jagged.strategies import batches, bits, kjt_of
@@ -49,3 +50,20 @@ def test_what_torchrec_lets_pass_is_refused():
     )
     with pytest.raises(InputError, match=r"have \[2, 1\] rows but no inverse_indices"):
         from_torchrec(no_inverse)
+
+
+def test_a_batch_without_keys_keeps_its_rows():
+    nothing = torch.empty(0, dtype=torch.int64)
+    for batch in (KeyedJaggedTensor([], nothing, lengths=nothing, stride=7), InverseKeyedJaggedTensor([], stride=7)):
+        assert from_torchrec(to_torchrec(batch)).stride() == 7
+
+
+@pytest.mark.parametrize("weighted_first", [True, False])
+def test_weights_go_to_no_other_key(weighted_first):
+    weighted = kjt_of(["a"], {"a": [[1], [2, 3]]}, {"a": [[0.5], [1.5, 2.5]]})
+    bare = kjt_of(["b"], {"b": [[4, 5], [6]]})
+    parts = [weighted, bare] if weighted_first else [bare, weighted]
+    with pytest.raises(InputError, match="key 'b' has no weights and others have"):
+        to_torchrec(InverseKeyedJaggedTensor.concat(parts))
+    both = InverseKeyedJaggedTensor.concat([weighted, kjt_of(["b"], {"b": [[4], [6]]}, {"b": [[3.0], [4.0]]})])
+    assert bits(from_torchrec(to_torchrec(both)).to_kjt()) == bits(both.to_kjt())

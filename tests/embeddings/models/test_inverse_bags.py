@@ -55,6 +55,7 @@ def duplicates_held():
     """A model's fall-back must not hide the path under test: holding duplicates always pays here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shardgym.embeddings.models.inverse_bags.EXPANSION_COST", -1.0)
+        patch.setattr("shardgym.embeddings.models.inverse_bags.LEAST_WINDOW_FACTOR", -1.0)
         yield
 
 
@@ -136,7 +137,7 @@ def test_groups_that_would_not_pay_are_looked_up_row_by_row():
     ikjt = clustered()
     assert pays(ikjt.groups[0])
     assert not pays(clustered(samples=1).groups[0])
-    # One id a row: expanding a pooled row costs half of what the look-up of the id does.
+    # One id per row: expanding a pooled row costs half of what the look-up of the id does.
     one_id = clustered(samples=2, length=1).groups[0]
     assert pays(FeatureGroup(one_id.unique, one_id.inverse)) is False
     bags = bags_of()

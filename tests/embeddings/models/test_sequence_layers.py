@@ -1,6 +1,7 @@
 """Histories: pooling, DIN attention and a transformer layer against plain loops, and DIN on every form of a batch."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def tables():
 
 @st.composite
 def watch_batches(draw, own_candidates=True):
-    """Users whose histories slide or stay; a candidate a row, or one a user."""
+    """Users whose histories slide or stay; a candidate per row, or one per user."""
     rows = {key: [] for key in HISTORY + CANDIDATE}
     for user in range(draw(st.integers(1, 3))):
         watched = draw(st.lists(st.integers(0, 19), min_size=8, max_size=8))
@@ -57,7 +58,7 @@ def test_embedded_rows_are_those_of_the_plain_batch(kjt):
     expected = dense_rows(embed(kjt, HISTORY, both))
     for batch in forms(kjt):
         sequences = embed(batch, HISTORY, both)
-        for ours, theirs in zip(dense_rows(sequences.one_row_a_sample()), expected, strict=True):
+        for ours, theirs in zip(dense_rows(sequences.one_row_per_sample()), expected, strict=True):
             assert torch.equal(ours, theirs)
 
 
@@ -74,7 +75,7 @@ def test_din_attention_agrees_with_the_paper_s_form(kjt):
     torch.manual_seed(1)
     attention = DINAttention(2 * DIM, hidden=5)
     for batch in forms(kjt):
-        sequences = embed(batch, HISTORY, tables()).one_row_a_sample()
+        sequences = embed(batch, HISTORY, tables()).one_row_per_sample()
         query = torch.randn(kjt.stride(), 2 * DIM)
         # One linear layer over the concatenated query, key and product, a row at a time.
         parts = [attention.from_query, attention.from_key, attention.from_product]
@@ -84,7 +85,29 @@ def test_din_attention_agrees_with_the_paper_s_form(kjt):
             q = q.expand_as(keys)
             hidden = torch.cat([q, keys, q * keys], dim=1) @ weight.T + attention.from_query.bias
             expected.append((attention.score(attention.activation(hidden)) * keys).sum(0))
-        torch.testing.assert_close(attention(query, sequences), torch.stack(expected))
+        expected = torch.stack(expected)
+        torch.testing.assert_close(attention(query, sequences), expected)
+        torch.testing.assert_close(attention.reference(query, sequences), expected)
+        torch.testing.assert_close(attention.per_sample(query, embed(batch, HISTORY, tables())), expected)
+
+
+@settings(max_examples=40)
+@given(watch_batches(), st.integers(1, 40), st.integers(1, 9))
+def test_gradients_of_the_compiled_attention_are_those_of_torch(kjt, dim, hidden):
+    torch.manual_seed(4)
+    attention = DINAttention(dim, hidden)
+    sequences = embed(PartialInverseKeyedJaggedTensor.from_kjt(kjt, [HISTORY]), HISTORY[:1], [nn.Embedding(20, dim)])
+    exact = embed(InverseKeyedJaggedTensor.from_kjt(kjt, [HISTORY]), HISTORY[:1], [nn.Embedding(20, dim)])
+    for each in (sequences, exact):
+        values = each.values.detach().requires_grad_()
+        query = torch.randn(kjt.stride(), dim, requires_grad=True)
+        shared = replace(each, values=values)
+        wanted = [query, values, *attention.parameters()]
+        grad = torch.randn_like(query)
+        ours = torch.autograd.grad(attention.per_sample(query, shared), wanted, grad)
+        theirs = torch.autograd.grad(attention.reference(query, shared.one_row_per_sample()), wanted, grad)
+        for mine, other in zip(ours, theirs):
+            torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
 
 
 @settings(max_examples=30)

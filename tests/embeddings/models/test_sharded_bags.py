@@ -37,7 +37,11 @@ def cases(ranks):
     weighted = [batch(seed, weighted=True) for seed in range(ranks)]
     with_empty = [empty(), *ikjts[1:]]
     windows = [PartialInverseKeyedJaggedTensor.from_kjt(b.to_kjt(), [["a"], ["c"]]) for b in ikjts]
-    return [ikjts, [b.to_kjt() for b in ikjts], weighted, with_empty, [empty()] * ranks, windows]
+    weighted_windows = [PartialInverseKeyedJaggedTensor.from_kjt(b.to_kjt(), [["a"]]) for b in weighted]
+    # Windows on one process, lists on the others.
+    mixed = [windows[0], *(b.to_kjt() for b in ikjts[1:])]
+    plain = [b.to_kjt() for b in ikjts]
+    return [ikjts, plain, weighted, with_empty, [empty()] * ranks, windows, weighted_windows, mixed]
 
 
 @pytest.fixture(scope="module", params=[3, pytest.param(4, marks=pytest.mark.slow)])
@@ -104,3 +108,14 @@ def test_layouts_that_do_not_fit_are_named(outcome):
     assert "holds tables [] but device_of gives it ['a', 'b', 'c']" in no_table
     assert "{'a': 9} are not among" in stray
     assert total == 10
+
+
+def test_a_pool_travels_once(outcome):
+    inputs, device_of, results = outcome
+    pool = inputs[5][1].group_of("a")
+    assert pool.lengths.sum() > 1.7 * pool.shared()
+    traffic = results[1][5]["traffic"]
+    assert device_of["a"] == device_of["c"] == 0
+    others = inputs[5][1].group_of("c")
+    c = others.shared() if others.lengths.sum() > 1.7 * others.shared() else int(others.lengths.sum())
+    assert traffic["ids"] == 8 * (pool.shared() + c)

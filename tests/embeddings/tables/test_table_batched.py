@@ -1,4 +1,4 @@
-"""The fused op against one nn.EmbeddingBag a table and row-wise Adagrad written out by hand."""
+"""The fused op against one nn.EmbeddingBag per table and row-wise Adagrad written out by hand."""
 
 import numpy as np
 import pytest
