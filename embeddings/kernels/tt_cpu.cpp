@@ -22,10 +22,18 @@ namespace {
 
 // ---- forward ----
 
-// Whether `rows` holds a row as (q3, q1 q2), as the GEMM leaves it, instead of (q1 q2, q3): where that fills registers
-// and nothing is cut off, it is turned back once a bag rather than once an id.
-template <typename T> bool turned_rows(const Table &t) {
-    return t.q1 * t.q2 % Simd<T>::width == 0 && t.dim == t.q1 * t.q2 * t.q3;
+// How a row (q1 q2, q3) comes out of its last product, whichever side fills registers.
+enum class RowForm {
+    straight,  // (q1 q2, q3), as it is kept: q3 numbers fill registers
+    turned,    // (q3, q1 q2), turned back once per bag rather than once per id
+    copied,    // neither: made with padding and copied
+};
+
+template <typename T> RowForm row_form(const Table &t) {
+    constexpr int64_t width = Simd<T>::width;
+    if (t.dim != t.q1 * t.q2 * t.q3) return RowForm::copied;
+    if (t.q3 % width == 0) return RowForm::straight;
+    return t.q1 * t.q2 % width == 0 ? RowForm::turned : RowForm::copied;
 }
 
 // to (columns, rows) = from (rows, columns), both contiguous.
@@ -34,51 +42,89 @@ template <typename T> void turn(const T *from, int64_t rows, int64_t columns, T 
         for (int64_t r = 0; r < rows; ++r) to[c * rows + r] = from[r * columns + c];
 }
 
-template <typename T> void make_rows(const Table &t, int64_t begin, int64_t end) {
-    T *rows = (T *)t.rows;
-    const bool turned_back_later = turned_rows<T>(t);
+constexpr int64_t look_ahead = 12;  // look-ups, or ids, whose scattered rows are asked for ahead of their use
+constexpr int64_t slices_ahead = 2;  // ids whose slices of the third core are asked for ahead of their use
+
+template <typename T> void prefetch(const T *row, int64_t numbers) {
+    for (int64_t d = 0; d < numbers; d += 64 / sizeof(T)) __builtin_prefetch(row + d);
+}
+
+// Where the rows of a chunk of work go: kept one by one, or added to the sums of their bags.
+template <typename T> struct Destination {
+    const Table &t;
+    const int32_t *bag_of;
+    const T *weights;
+    T *sums;            // (batch, dim), or null: rows are kept
+    std::vector<T> row;
+
+    // Room for the row of distinct id u; `done(u)` follows once it is made.
+    T *place(int64_t u) { return sums ? row.data() : (T *)t.rows + u * t.dim; }
+
+    void done(int64_t u) {
+        if (!sums) return;
+        for (int64_t s = t.segment[u]; s < t.segment[u + 1]; ++s) {
+            const int64_t l = t.order[s];
+            T *sum = sums + bag_of[l] * t.dim;
+            const T weight = weights ? weights[l] : T(1);
+            for (int64_t d = 0; d < t.dim; ++d) sum[d] += weight * row[d];
+        }
+    }
+};
+
+// Rows of the cold ids of one prefix, whose product is (q1 q2, r2p); `turned` (r2p, lanes) and `row` are room.
+template <typename T>
+void make_prefix_rows(const Block<T> &block, int64_t n, RowForm form, Destination<T> &to, T *turned, T *row) {
+    const Table &t = block.t;
+    const int64_t q12 = block.q12, lanes = padded<T>(q12), per_third = t.r2 * t.q3;
+    const int32_t *i3 = t.factor + 2 * (t.end - t.begin);
+    const T *product = &block.products[n * t.q1 * block.width2];
+    // (q1 q2, r2) -> (r2, q1 q2), so that the q1 q2 numbers of a row fill registers.
+    if (form != RowForm::straight) transpose<T>(q12, block.r2p, product, block.r2p, turned, lanes);
+    for (int64_t at = block.first[n]; at < block.first[n + 1]; ++at) {
+        const int64_t u = block.ids[at];
+        if (u + slices_ahead < t.distinct) prefetch((const T *)t.g3 + i3[u + slices_ahead] * per_third, per_third);
+        const T *third = (const T *)t.g3 + i3[u] * per_third;
+        T *out = to.place(u);
+        if (form == RowForm::straight) {
+            few_rows<T>(q12, t.q3, t.r2, product, block.r2p, third, t.q3, out, t.q3, false);
+        } else {
+            T *made = form == RowForm::turned ? out : row;
+            gemm<T>(t.q3, lanes, t.r2, third, 1, t.q3, turned, lanes, made, lanes, false);
+            if (form == RowForm::copied)
+                for (int64_t q = 0; q < q12; ++q)
+                    for (int64_t k = 0, d = q * t.q3; k < t.q3 && d < t.dim; ++k, ++d) out[d] = row[k * lanes + q];
+        }
+        to.done(u);
+    }
+}
+
+template <typename T> void make_rows(Destination<T> to, int64_t begin, int64_t end) {
+    const Table &t = to.t;
+    const RowForm form = row_form<T>(t);
+    to.row.resize(t.dim);
     for (int64_t u = begin; u < end; ++u) {
         if (t.slot[u] < 0) continue;
         const T *hot = (const T *)t.hot_rows + t.slot[u] * t.dim;
-        turned_back_later ? turn(hot, t.q1 * t.q2, t.q3, rows + u * t.dim)
-                          : (void)std::copy_n(hot, t.dim, rows + u * t.dim);
+        T *out = to.place(u);
+        form == RowForm::turned ? turn(hot, t.q1 * t.q2, t.q3, out) : (void)std::copy_n(hot, t.dim, out);
+        to.done(u);
     }
     Block<T> block(t);
-    const int64_t lookups = t.end - t.begin, lanes = padded<T>(block.q12);
-    const int32_t *i3 = t.factor + 2 * lookups;
+    const int64_t lanes = padded<T>(block.q12);
     std::vector<T> turned(block.r2p * lanes), row(t.q3 * lanes);
     for_blocks(
         block, begin, end,
         [&](int64_t, bool) {
             block.multiply();
-            for (int64_t n = 0; n < block.prefixes(); ++n) {
-                // (q1 q2, r2) -> (r2, q1 q2), so that the q1 q2 numbers of a row fill registers.
-                transpose<T>(block.q12, block.r2p, &block.products[n * t.q1 * block.width2], block.r2p, turned.data(),
-                             lanes);
-                for (int64_t at = block.first[n]; at < block.first[n + 1]; ++at) {
-                    const int64_t u = block.ids[at];
-                    const T *third = (const T *)t.g3 + i3[u] * t.r2 * t.q3;
-                    T *out = rows + u * t.dim;
-                    T *made = turned_back_later ? out : row.data();
-                    gemm<T>(t.q3, lanes, t.r2, third, 1, t.q3, turned.data(), lanes, made, lanes, false);
-                    if (turned_back_later) continue;
-                    for (int64_t q = 0; q < block.q12; ++q)
-                        for (int64_t k = 0, d = q * t.q3; k < t.q3 && d < t.dim; ++k, ++d) out[d] = row[k * lanes + q];
-                }
-            }
+            for (int64_t n = 0; n < block.prefixes(); ++n)
+                make_prefix_rows(block, n, form, to, turned.data(), row.data());
         },
         [](int64_t) {});
 }
 
-constexpr int64_t look_ahead = 12;  // look-ups, or ids, whose scattered rows are asked for ahead of their use
-
-template <typename T> void prefetch(const T *row, int64_t numbers) {
-    for (int64_t d = 0; d < numbers; d += Simd<T>::width) __builtin_prefetch(row + d);
-}
-
-// The weighted sum of the rows of look-ups [first, last); `sum` is room for one row.
+// The weighted sum of the kept rows of look-ups [first, last); `sum` is room for one row.
 template <typename T>
-void pool(const Table &t, int64_t first, int64_t last, const int32_t *inverse, const T *weights, T *sum, T *out) {
+void pool_rows(const Table &t, int64_t first, int64_t last, const int32_t *inverse, const T *weights, T *sum) {
     std::fill_n(sum, t.dim, T(0));
     for (int64_t l = first; l < last; ++l) {
         if (l + look_ahead < t.end) prefetch((const T *)t.rows + inverse[l + look_ahead] * t.dim, t.dim);
@@ -86,13 +132,25 @@ void pool(const Table &t, int64_t first, int64_t last, const int32_t *inverse, c
         const T weight = weights ? weights[l] : T(1);
         for (int64_t d = 0; d < t.dim; ++d) sum[d] += weight * row[d];
     }
-    turned_rows<T>(t) ? turn(sum, t.q3, t.q1 * t.q2, out) : (void)std::copy_n(sum, t.dim, out);
+}
+
+// The sum of the chunks' sums of bag b, in order; `sum` is room for one row.
+template <typename T> void pool_sums(const Table &t, int64_t b, int64_t batch, int chunks, T *sum) {
+    const T *part = (const T *)t.rows + b * t.dim;
+    std::copy_n(part, t.dim, sum);
+    for (int c = 1; c < chunks; ++c) {
+        part += batch * t.dim;
+        for (int64_t d = 0; d < t.dim; ++d) sum[d] += part[d];
+    }
 }
 
 struct Task {
     int table, chunk;
     int64_t begin, end;
 };
+
+// More chunks than threads, so that no thread waits long for the last; tt_cpu.py makes room for as many.
+int chunks_for(int threads) { return threads > 1 ? 2 * threads : 1; }
 
 std::vector<Task> chunk_tasks(const Table *tables, int count, int chunks) {
     std::vector<Task> tasks;
@@ -105,20 +163,29 @@ std::vector<Task> chunk_tasks(const Table *tables, int count, int chunks) {
 
 template <typename T>
 void forward(const Table *tables, int count, int64_t batch, const int64_t *offsets, const int32_t *inverse,
-             const T *weights, T *out, int64_t out_row, int threads) {
-    const std::vector<Task> tasks = chunk_tasks(tables, count, threads > 1 ? 2 * threads : 1);
+             const int32_t *bag_of, const T *weights, T *out, int64_t out_row, int threads) {
+    const int chunks = chunks_for(threads);
+    const std::vector<Task> tasks = chunk_tasks(tables, count, chunks);
     int64_t widest = 0;
     for (int k = 0; k < count; ++k) widest = std::max(widest, tables[k].dim);
 #pragma omp parallel num_threads(threads)
     {
         std::vector<T> sum(widest);
 #pragma omp for schedule(dynamic, 1)
-        for (size_t k = 0; k < tasks.size(); ++k) make_rows<T>(tables[tasks[k].table], tasks[k].begin, tasks[k].end);
-#pragma omp for schedule(dynamic, 256)
+        for (size_t k = 0; k < tasks.size(); ++k) {
+            const Table &t = tables[tasks[k].table];
+            T *sums = t.summed ? (T *)t.rows + tasks[k].chunk * batch * t.dim : nullptr;
+            if (sums) std::fill_n(sums, batch * t.dim, T(0));
+            make_rows<T>({t, bag_of, weights, sums, {}}, tasks[k].begin, tasks[k].end);
+        }
+#pragma omp for schedule(static)
         for (int64_t b = 0; b < count * batch; ++b) {
             const Table &t = tables[b / batch];
+            t.summed ? pool_sums<T>(t, b % batch, batch, chunks, sum.data())
+                     : pool_rows<T>(t, offsets[b], offsets[b + 1], inverse, weights, sum.data());
             T *to = out + (b % batch) * out_row + t.column;
-            pool<T>(t, offsets[b], offsets[b + 1], inverse, weights, sum.data(), to);
+            row_form<T>(t) == RowForm::turned ? turn(sum.data(), t.q3, t.q1 * t.q2, to)
+                                              : (void)std::copy_n(sum.data(), t.dim, to);
         }
     }
 }
@@ -164,6 +231,11 @@ void core_gradients(const Table &t, int64_t begin, int64_t end, const T *third, 
                         const int64_t later = t.order[t.segment[u + look_ahead]];
                         prefetch(grad + bag_of[later] * grad_row + t.column, t.dim);
                     }
+                    if (u + slices_ahead < t.distinct) {
+                        const int64_t slice = i3[u + slices_ahead] * t.q3 * r2p;
+                        prefetch(third + slice, t.q3 * r2p);
+                        prefetch(d3 + slice, t.q3 * r2p);
+                    }
                     const T *d_row = upstream.data();
                     // A single unweighted look-up of whole rows: its bag's gradient serves where it lies.
                     if (!weights && t.segment[u + 1] - t.segment[u] == 1 && t.dim == q12 * t.q3)
@@ -171,9 +243,9 @@ void core_gradients(const Table &t, int64_t begin, int64_t end, const T *third, 
                     else
                         row_gradient<T>(t, u, bag_of, weights, grad, grad_row, upstream.data());
                     // (q1 q2, q3) (q3, r2) and (q3, q1 q2) (q1 q2, r2).
-                    gemm<T>(q12, r2p, t.q3, d_row, t.q3, 1, third + i3[u] * t.q3 * r2p, r2p, d_product, r2p,
-                            at > block.first[n]);
-                    gemm<T>(t.q3, r2p, q12, d_row, 1, t.q3, product, r2p, d3 + i3[u] * t.q3 * r2p, r2p, true);
+                    few_rows<T>(q12, r2p, t.q3, d_row, t.q3, third + i3[u] * t.q3 * r2p, r2p, d_product, r2p,
+                                at > block.first[n]);
+                    add_outer<T>(t.q3, r2p, q12, d_row, t.q3, product, r2p, d3 + i3[u] * t.q3 * r2p, r2p);
                 }
             }
             const int64_t stacked_rows = block.prefixes() * t.q1;
@@ -253,7 +325,7 @@ void reduce_third(const Table &t, const std::vector<std::vector<T>> &parts, size
 template <typename T>
 void backward(const Table *tables, int count, const int32_t *bag_of, const T *weights, const T *grad, int64_t grad_row,
               int threads) {
-    const int chunks = threads > 1 ? 2 * threads : 1;
+    const int chunks = chunks_for(threads);
     const std::vector<Task> tasks = chunk_tasks(tables, count, chunks);
     std::vector<std::vector<T>> parts(tasks.size()), third(count);
     std::vector<int64_t> hot_before(tasks.size(), 0);
@@ -296,7 +368,7 @@ void weight_gradients(const Table *tables, int count, const int32_t *inverse, co
                       int64_t grad_row, T *d_weights, int threads) {
     for (int k = 0; k < count; ++k) {
         const Table &t = tables[k];
-        const bool turned = turned_rows<T>(t);
+        const bool turned = row_form<T>(t) == RowForm::turned;
         const int64_t q12 = t.q1 * t.q2;
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t l = t.begin; l < t.end; ++l) {
@@ -328,8 +400,9 @@ void tt_plan(Table *tables, int count, int64_t batch, const int64_t *indices, co
 
 #define SHARDGYM_TT(T, NAME)                                                                                           \
     void tt_forward_##NAME(const Table *tables, int count, int64_t batch, const int64_t *offsets,                      \
-                           const int32_t *inverse, const T *weights, T *out, int64_t out_row, int threads) {           \
-        forward<T>(tables, count, batch, offsets, inverse, weights, out, out_row, threads);                            \
+                           const int32_t *inverse, const int32_t *bag_of, const T *weights, T *out, int64_t out_row,   \
+                           int threads) {                                                                              \
+        forward<T>(tables, count, batch, offsets, inverse, bag_of, weights, out, out_row, threads);                    \
     }                                                                                                                  \
     void tt_backward_##NAME(const Table *tables, int count, const int32_t *bag_of, const T *weights, const T *grad,    \
                             int64_t grad_row, int threads) {                                                           \

@@ -30,8 +30,10 @@ struct Table {
     int32_t *slot;      // hot slot of each distinct id, or -1
     int64_t distinct;
     int64_t hot_distinct;
-    // Used by forward: (distinct, dim), as `turned_rows` says.
+    // Used by forward: one row per distinct id, (distinct, dim), or where `summed` is not 0 one sum per bag and chunk of
+    // work, (chunks, batch, dim); each as `row_form` says.
     void *rows;
+    int64_t summed;
     // Written by backward; hot_grad (hot_distinct, dim) goes with hot_used (hot_distinct,).
     void *d1, *d2, *d3;
     void *hot_grad;

@@ -93,6 +93,76 @@ void gemm(int64_t rows, int64_t columns, int64_t depth, const T *a, int64_t a_ro
     if (left == 1) strip<T, 1>(rows, depth, a, a_row, a_col, b + n, b_row, c + n, c_row, add);
 }
 
+// ---- products of one id's row: as `gemm`, for so few rows or so little depth that its loops would cost as much ----
+
+template <typename T, int M>
+void few_rows_fixed(int64_t columns, int64_t depth, const T *a, int64_t a_row, const T *b, int64_t b_row, T *c,
+                    int64_t c_row, bool add) {
+    constexpr int64_t width = Simd<T>::width;
+    int64_t n = 0;
+    for (; n + 2 * width <= columns; n += 2 * width)
+        add ? tile<T, M, 2>(depth, a, a_row, 1, b + n, b_row, c + n, c_row, true)
+            : tile<T, M, 2>(depth, a, a_row, 1, b + n, b_row, c + n, c_row, false);
+    if (n < columns) tile<T, M, 1>(depth, a, a_row, 1, b + n, b_row, c + n, c_row, add);
+}
+
+// C (rows, columns) = or += A (rows, depth) B (depth, columns).
+template <typename T>
+void few_rows(int64_t rows, int64_t columns, int64_t depth, const T *a, int64_t a_row, const T *b, int64_t b_row, T *c,
+              int64_t c_row, bool add) {
+    switch (rows) {
+    case 1: return few_rows_fixed<T, 1>(columns, depth, a, a_row, b, b_row, c, c_row, add);
+    case 2: return few_rows_fixed<T, 2>(columns, depth, a, a_row, b, b_row, c, c_row, add);
+    case 4: return few_rows_fixed<T, 4>(columns, depth, a, a_row, b, b_row, c, c_row, add);
+    default: return gemm<T>(rows, columns, depth, a, a_row, 1, b, b_row, c, c_row, add);
+    }
+}
+
+// One strip of N registers of C (rows, columns) += A^T B of A (K, rows): the K rows of B stay in registers.
+template <typename T, int K, int N>
+inline __attribute__((always_inline)) void outer_strip(int64_t rows, const T *a, int64_t a_row, const T *b,
+                                                       int64_t b_row, T *c, int64_t c_row) {
+    constexpr int64_t width = Simd<T>::width;
+    Vec<T> right[K][N];
+#pragma GCC unroll 16
+    for (int k = 0; k < K; ++k)
+#pragma GCC unroll 2
+        for (int n = 0; n < N; ++n) right[k][n] = *(const Vec<T> *)(b + k * b_row + n * width);
+#pragma GCC unroll 2
+    for (int64_t m = 0; m < rows; ++m) {
+        Vec<T> sum[N];
+#pragma GCC unroll 2
+        for (int n = 0; n < N; ++n) sum[n] = *(Vec<T> *)(c + m * c_row + n * width);
+#pragma GCC unroll 16
+        for (int k = 0; k < K; ++k)
+#pragma GCC unroll 2
+            for (int n = 0; n < N; ++n) sum[n] += a[k * a_row + m] * right[k][n];
+#pragma GCC unroll 2
+        for (int n = 0; n < N; ++n) *(Vec<T> *)(c + m * c_row + n * width) = sum[n];
+    }
+}
+
+template <typename T, int K>
+void outer_fixed(int64_t rows, int64_t columns, const T *a, int64_t a_row, const T *b, int64_t b_row, T *c,
+                 int64_t c_row) {
+    constexpr int64_t width = Simd<T>::width;
+    int64_t n = 0;
+    for (; n + 2 * width <= columns; n += 2 * width) outer_strip<T, K, 2>(rows, a, a_row, b + n, b_row, c + n, c_row);
+    if (n < columns) outer_strip<T, K, 1>(rows, a, a_row, b + n, b_row, c + n, c_row);
+}
+
+// C (rows, columns) += A^T B of A (depth, rows), B (depth, columns).
+template <typename T>
+void add_outer(int64_t rows, int64_t columns, int64_t depth, const T *a, int64_t a_row, const T *b, int64_t b_row,
+               T *c, int64_t c_row) {
+    switch (depth) {
+    case 1: return outer_fixed<T, 1>(rows, columns, a, a_row, b, b_row, c, c_row);
+    case 2: return outer_fixed<T, 2>(rows, columns, a, a_row, b, b_row, c, c_row);
+    case 4: return outer_fixed<T, 4>(rows, columns, a, a_row, b, b_row, c, c_row);
+    default: return gemm<T>(rows, columns, depth, a, 1, a_row, b, b_row, c, c_row, true);
+    }
+}
+
 // ---- transposing blocks of one register by one register ----
 
 template <typename T> struct Lanes;
