@@ -41,12 +41,16 @@ from .tables.fused_optimizers import (
     Adagrad as Adagrad,
 )
 from .tables.fused_optimizers import (
+    Adam as Adam,
+)
+from .tables.fused_optimizers import (
     RowwiseAdagrad as RowwiseAdagrad,
 )
 from .tables.table_batched import FBGEMM_AVAILABLE as FBGEMM_AVAILABLE
 from .tables.table_batched import TableBatchedBags as TableBatchedBags
 from .tensor_train.bag import TTEmbeddingBag as TTEmbeddingBag
 from .tensor_train.batched import TableBatchedTTEmbeddingBags as TableBatchedTTEmbeddingBags
+from .tensor_train.embedding import TTEmbedding as TTEmbedding
 from .tensor_train.hot_rows import CacheSchedule as CacheSchedule
 from .tensor_train.hot_rows import CacheStats as CacheStats
 from .tensor_train.row_order import cluster_order as cluster_order

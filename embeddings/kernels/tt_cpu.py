@@ -148,7 +148,8 @@ def forward(tables: Sequence[TTTable], bags: Bags) -> tuple[Tensor, _Saved]:
     rows = _room_for_rows(described, batch, torch.get_num_threads(), dtype, keep=_wants_rows(bags))
     out = torch.empty(batch, sum(table.dim for table in tables), dtype=dtype)
     _function("tt_forward", dtype)(
-        described, count, c_batch, _pointer(offsets), _pointer(inverse), _pointer(bag_of), _pointer(weights), _pointer(out),
+        described, count, c_batch, _pointer(offsets), _pointer(inverse), _pointer(bag_of), _pointer(weights),
+        _pointer(out),
         ctypes.c_int64(out.shape[1]), threads,
     )  # fmt: skip
     return out, _Saved(described, inverse, bag_of, plans, rows if _wants_rows(bags) else None)
