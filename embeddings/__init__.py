@@ -4,10 +4,11 @@ Tables on one device
     `EmbeddingShard(tables, ...)`: all tables of a device, of every format, in one `forward`; what is measured and
     trained. `OpBatch` is what it takes.
     `TableBatchedBags`: dense tables in one fused look-up (FBGEMM where `FBGEMM_AVAILABLE`, else torch).
-    `SGD`, `Adagrad`, `RowwiseAdagrad`: optimizers fused into a backward.
+    `SGD`, `Adagrad`, `RowwiseAdagrad`, `Adam`: optimizers fused into a backward.
 
 Compressed tables
     `TTEmbeddingBag(rows, dim, ...)`: a tensor-train table (TT-Rec), called like `nn.EmbeddingBag`;
+    `TTEmbedding`: unpooled;
     `TableBatchedTTEmbeddingBags`: many in one look-up.
     `choose_format`: shapes and ranks; `tt_svd`: cores of a given table; `frequency_order`, `cluster_order`: the order
     of its rows; `CacheSchedule`, `CacheStats`: rows kept uncompressed.

@@ -23,10 +23,16 @@ from .tables.compressed import (
     QREmbeddingBag as QREmbeddingBag,
     QuantizedEmbeddingBag as QuantizedEmbeddingBag,
 )
-from .tables.fused_optimizers import SGD as SGD, Adagrad as Adagrad, RowwiseAdagrad as RowwiseAdagrad
+from .tables.fused_optimizers import (
+    SGD as SGD,
+    Adagrad as Adagrad,
+    Adam as Adam,
+    RowwiseAdagrad as RowwiseAdagrad,
+)
 from .tables.table_batched import FBGEMM_AVAILABLE as FBGEMM_AVAILABLE, TableBatchedBags as TableBatchedBags
 from .tensor_train.bag import TTEmbeddingBag as TTEmbeddingBag
 from .tensor_train.batched import TableBatchedTTEmbeddingBags as TableBatchedTTEmbeddingBags
+from .tensor_train.embedding import TTEmbedding as TTEmbedding
 from .tensor_train.hot_rows import CacheSchedule as CacheSchedule, CacheStats as CacheStats
 from .tensor_train.row_order import cluster_order as cluster_order, frequency_order as frequency_order
 from .tensor_train.shapes import choose_format as choose_format

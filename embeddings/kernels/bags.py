@@ -1,7 +1,9 @@
 """Bags of ids in the one convention that look-up kernels take."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -36,3 +38,20 @@ def table_bags(bags: Bags, tables: int) -> list[Bags]:
         )
         for t in range(tables)
     ]
+
+
+def join_bags(parts: Sequence[Bags]) -> Bags:
+    """Bags of all tables, table-major; weights of ones where only some tables have weights."""
+    starts = [0]
+    for part in parts:
+        starts.append(starts[-1] + part.indices.numel())
+    offsets = torch.cat([parts[0].offsets[:1], *(part.offsets[1:] + start for part, start in zip(parts, starts))])
+    weights = None
+    given = [part.weights for part in parts if part.weights is not None]
+    if given:
+        kind = given[0].dtype
+        weights = torch.cat(
+            [part.indices.new_ones(part.indices.numel(), dtype=kind) if part.weights is None else part.weights
+             for part in parts]
+        )  # fmt: skip
+    return Bags(torch.cat([part.indices for part in parts]), offsets, weights)

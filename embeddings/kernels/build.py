@@ -6,6 +6,7 @@ import functools
 import hashlib
 import logging
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -113,8 +114,17 @@ def _torch_libraries() -> list[str]:
 
 def _key(source: Path, command: list[str]) -> str:
     version = subprocess.run([command[0], "--version"], check=True, capture_output=True, text=True).stdout
-    parts = [source.read_text(), torch.__version__, " ".join(command), version, _processor()]
+    parts = [_whole_text(source), torch.__version__, " ".join(command), version, _processor()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+
+
+def _whole_text(source: Path) -> str:
+    """The source, and the headers of this folder that it includes, directly or through others."""
+    files = [source]
+    for file in files:
+        included = re.findall(r'^#include "([^"]+)"', file.read_text(), flags=re.MULTILINE)
+        files += [path for name in included if (path := source.with_name(name)) not in files]
+    return "\0".join(file.read_text() for file in files)
 
 
 def _processor() -> str:

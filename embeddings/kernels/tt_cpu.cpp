@@ -11,359 +11,29 @@
 // Plain C interface, called through ctypes; kernels/tt_cpu.py mirrors `Table` and owns all memory.
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <vector>
 
 #include <omp.h>
 
-namespace {
-
-using std::int32_t;
-using std::int64_t;
-
-// One SIMD register's worth of numbers; the compiler splits it where registers are narrower.
-template <typename T> struct Simd {
-    static constexpr int64_t width = 64 / sizeof(T);
-    typedef T Vec __attribute__((vector_size(64), aligned(alignof(T)), may_alias));
-};
-template <typename T> using Vec = typename Simd<T>::Vec;
-
-template <typename T> int64_t padded(int64_t n) {
-    constexpr int64_t width = Simd<T>::width;
-    return (n + width - 1) / width * width;
-}
-
-}  // namespace
-
-extern "C" {
-
-// One table's part of a call. Plan arrays have room for all its look-ups; `distinct` of them are used.
-struct Table {
-    int64_t p1, p2, p3, q1, q2, q3, r1, r2;
-    int64_t dim;       // numbers of a row that are kept, <= q1 q2 q3
-    int64_t column;    // where its outputs start
-    int64_t begin;     // its look-ups are [begin, end) of the batch's
-    int64_t end;
-    const void *g1, *g2, *g3;
-    const void *hot_rows;        // (slots, dim)
-    const int64_t *hot_keys;     // ascending visit keys of the hot ids
-    const int32_t *hot_slots;    // their rows in hot_rows
-    int64_t hot_count;
-    // Written by the plan:
-    int32_t *order;     // look-ups, grouped by distinct id
-    int32_t *segment;   // (distinct + 1) where each id's look-ups start in order
-    int32_t *factor;    // (3, look-ups) i1, i2, i3 of each distinct id
-    int32_t *slot;      // hot slot of each distinct id, or -1
-    int64_t distinct;
-    int64_t hot_distinct;
-    // Used by forward: (distinct, dim), as `turned_rows` says.
-    void *rows;
-    // Written by backward; hot_grad (hot_distinct, dim) goes with hot_used (hot_distinct,).
-    void *d1, *d2, *d3;
-    void *hot_grad;
-    int64_t *hot_used;
-};
-
-}  // extern "C"
+#include "tt_blocks.h"
 
 namespace {
-
-// ---- small GEMMs: C (m, n) = or += A (m, k) B (k, n), n a multiple of the SIMD width ----
-
-template <typename T, int M, int N>
-inline __attribute__((always_inline)) void tile(int64_t depth, const T *a, int64_t a_row, int64_t a_col, const T *b,
-                                                int64_t b_row, T *c, int64_t c_row, bool add) {
-    constexpr int64_t width = Simd<T>::width;
-    Vec<T> sum[M][N];
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m)
-#pragma GCC unroll 16
-        for (int n = 0; n < N; ++n) sum[m][n] = add ? *(const Vec<T> *)(c + m * c_row + n * width) : Vec<T>{};
-    for (int64_t k = 0; k < depth; ++k) {
-        Vec<T> right[N];
-#pragma GCC unroll 16
-        for (int n = 0; n < N; ++n) right[n] = *(const Vec<T> *)(b + k * b_row + n * width);
-#pragma GCC unroll 16
-        for (int m = 0; m < M; ++m) {
-            const T left = a[m * a_row + k * a_col];
-#pragma GCC unroll 16
-            for (int n = 0; n < N; ++n) sum[m][n] += left * right[n];
-        }
-    }
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m)
-#pragma GCC unroll 16
-        for (int n = 0; n < N; ++n) *(Vec<T> *)(c + m * c_row + n * width) = sum[m][n];
-}
-
-// All rows of one column strip of N registers.
-template <typename T, int N>
-void strip(int64_t rows, int64_t depth, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row, T *c,
-           int64_t c_row, bool add) {
-    constexpr int most = N >= 3 ? 6 : 8;
-    int64_t m = 0;
-    for (; m + most <= rows; m += most)
-        tile<T, most, N>(depth, a + m * a_row, a_row, a_col, b, b_row, c + m * c_row, c_row, add);
-    for (; m + 4 <= rows; m += 4)
-        tile<T, 4, N>(depth, a + m * a_row, a_row, a_col, b, b_row, c + m * c_row, c_row, add);
-    for (; m + 2 <= rows; m += 2)
-        tile<T, 2, N>(depth, a + m * a_row, a_row, a_col, b, b_row, c + m * c_row, c_row, add);
-    for (; m < rows; ++m) tile<T, 1, N>(depth, a + m * a_row, a_row, a_col, b, b_row, c + m * c_row, c_row, add);
-}
-
-template <typename T>
-void gemm(int64_t rows, int64_t columns, int64_t depth, const T *a, int64_t a_row, int64_t a_col, const T *b,
-          int64_t b_row, T *c, int64_t c_row, bool add) {
-    constexpr int64_t width = Simd<T>::width;
-    int64_t n = 0;
-    for (; n + 4 * width <= columns; n += 4 * width)
-        strip<T, 4>(rows, depth, a, a_row, a_col, b + n, b_row, c + n, c_row, add);
-    const int64_t left = (columns - n) / width;
-    if (left == 3) strip<T, 3>(rows, depth, a, a_row, a_col, b + n, b_row, c + n, c_row, add);
-    if (left == 2) strip<T, 2>(rows, depth, a, a_row, a_col, b + n, b_row, c + n, c_row, add);
-    if (left == 1) strip<T, 1>(rows, depth, a, a_row, a_col, b + n, b_row, c + n, c_row, add);
-}
-
-// ---- transposing blocks of one register by one register ----
-
-template <typename T> struct Lanes;
-template <> struct Lanes<float> {
-    typedef int32_t Mask __attribute__((vector_size(64)));
-};
-template <> struct Lanes<double> {
-    typedef int64_t Mask __attribute__((vector_size(64)));
-};
-
-// One stage of the butterfly: swaps the off-diagonal step x step blocks of every 2 step x 2 step block.
-template <typename T, int Step> inline __attribute__((always_inline)) void swap_blocks(Vec<T> *v) {
-    constexpr int width = Simd<T>::width;
-    typename Lanes<T>::Mask low, high;
-#pragma GCC unroll 16
-    for (int l = 0; l < width; ++l) {
-        low[l] = (l & Step) ? width + l - Step : l;
-        high[l] = (l & Step) ? width + l : l + Step;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < width; ++i) {
-        if (i & Step) continue;
-        const Vec<T> a = v[i], b = v[i + Step];
-        v[i] = __builtin_shuffle(a, b, low);
-        v[i + Step] = __builtin_shuffle(a, b, high);
-    }
-}
-
-// to[c * to_row + r] = from[r * from_row + c]; columns a multiple of the width; to_row padded, its surplus is zeroed.
-template <typename T>
-void transpose(int64_t rows, int64_t columns, const T *from, int64_t from_row, T *to, int64_t to_row) {
-    constexpr int64_t width = Simd<T>::width;
-    Vec<T> block[width];
-    for (int64_t r = 0; r < to_row; r += width)
-        for (int64_t c = 0; c < columns; c += width) {
-#pragma GCC unroll 16
-            for (int i = 0; i < width; ++i)
-                block[i] = r + i < rows ? *(const Vec<T> *)(from + (r + i) * from_row + c) : Vec<T>{};
-            if constexpr (width > 8) swap_blocks<T, 8>(block);
-            swap_blocks<T, 4>(block);
-            swap_blocks<T, 2>(block);
-            swap_blocks<T, 1>(block);
-#pragma GCC unroll 16
-            for (int i = 0; i < width; ++i) *(Vec<T> *)(to + (c + i) * to_row + r) = block[i];
-        }
-}
-
-// ---- the plan: distinct ids in visiting order ----
-
-// `Int` holds any key of the table: small tables sort half as many bytes.
-template <typename Int> struct Visit {
-    Int key;
-    int32_t position;
-};
-
-// Stable sort by key, of at most `bits` bits, in passes over equal digits; `other` is room of the same size.
-template <typename Int> void radix_sort(std::vector<Visit<Int>> &visits, std::vector<Visit<Int>> &other, int bits) {
-    const int passes = std::max(1, (bits + 11) / 12), digit = (bits + passes - 1) / passes;
-    std::vector<int32_t> start((size_t)1 << digit);
-    for (int pass = 0; pass < passes; ++pass) {
-        const int shift = pass * digit;
-        const Int mask = (Int)(start.size() - 1);
-        std::fill(start.begin(), start.end(), 0);
-        for (const Visit<Int> &v : visits) ++start[(v.key >> shift) & mask];
-        int32_t before = 0;
-        for (int32_t &s : start) {
-            const int32_t count = s;
-            s = before;
-            before += count;
-        }
-        for (const Visit<Int> &v : visits) other[start[(v.key >> shift) & mask]++] = v;
-        visits.swap(other);
-    }
-}
-
-template <typename Int> void write_visits(const Table &t, const int64_t *indices, std::vector<Visit<Int>> &visits) {
-    const Int p1 = (Int)t.p1, p2 = (Int)t.p2, p3 = (Int)t.p3;
-    for (int64_t l = t.begin; l < t.end; ++l) {
-        const Int id = (Int)indices[l];
-        const Int prefix = id / p3, i1 = prefix / p2;
-        visits[l - t.begin] = {(Int)(((prefix - i1 * p2) * p1 + i1) * p3 + (id - prefix * p3)), (int32_t)l};
-    }
-}
-
-template <typename Int> void plan_with(Table &t, const int64_t *indices, int32_t *inverse, int bits) {
-    const int64_t lookups = t.end - t.begin;
-    static thread_local std::vector<Visit<Int>> visits, other;  // kept between calls: fresh pages cost more than sorting
-    visits.resize(lookups);
-    other.resize(lookups);
-    write_visits<Int>(t, indices, visits);
-    radix_sort<Int>(visits, other, bits);
-    const Int p1 = (Int)t.p1, p3 = (Int)t.p3;
-    int64_t distinct = 0, hot = 0;
-    const int64_t *held = t.hot_keys, *held_end = t.hot_keys + t.hot_count;
-    // Ids far apart in a large cache are found by halving, close ones by stepping.
-    const bool stepping = t.hot_count < 8 * lookups;
-    for (int64_t s = 0; s < lookups; ++s) {
-        const Visit<Int> v = visits[s];
-        if (s == 0 || v.key != visits[s - 1].key) {
-            const Int prefix = v.key / p3, i2 = prefix / p1;
-            const int64_t key = (int64_t)v.key;
-            t.segment[distinct] = (int32_t)s;
-            t.factor[distinct] = (int32_t)(prefix - i2 * p1);
-            t.factor[lookups + distinct] = (int32_t)i2;
-            t.factor[2 * lookups + distinct] = (int32_t)(v.key - prefix * p3);
-            if (stepping)
-                while (held < held_end && *held < key) ++held;
-            else
-                held = std::lower_bound(held, held_end, key);
-            const bool found = held < held_end && *held == key;
-            t.slot[distinct] = found ? t.hot_slots[held - t.hot_keys] : -1;
-            hot += found;
-            ++distinct;
-        }
-        t.order[s] = v.position;
-        inverse[v.position] = (int32_t)(distinct - 1);
-    }
-    t.segment[distinct] = (int32_t)lookups;
-    t.distinct = distinct;
-    t.hot_distinct = hot;
-}
-
-void plan_table(Table &t, const int64_t *indices, int32_t *inverse) {
-    const uint64_t keys = (uint64_t)t.p1 * t.p2 * t.p3;
-    const int bits = keys > 1 ? 64 - __builtin_clzll(keys - 1) : 1;
-    keys < (1ull << 32) ? plan_with<uint32_t>(t, indices, inverse, bits)
-                        : plan_with<uint64_t>(t, indices, inverse, bits);
-}
-
-// ---- what forward and backward share ----
-
-// Cuts [0, distinct) at changes of i2 into `chunks` parts of about equal work; bounds has chunks + 1 numbers.
-std::vector<int64_t> cut_chunks(const Table &t, int chunks) {
-    const int64_t lookups = t.end - t.begin;
-    const int32_t *i1 = t.factor, *i2 = i1 + lookups;
-    const int64_t prefix_cost = t.q1 * t.r1 * t.q2 * t.r2, row_cost = t.q1 * t.q2 * t.r2 * t.q3 + 4 * t.dim;
-    std::vector<int64_t> starts, work;  // of each run of one i2
-    int64_t total = 0;
-    for (int64_t u = 0; u < t.distinct; ++u) {
-        const bool new_second = u == 0 || i2[u] != i2[u - 1];
-        if (new_second) {
-            starts.push_back(u);
-            work.push_back(total);
-        }
-        if (t.slot[u] >= 0) {
-            total += 2 * t.dim;
-            continue;
-        }
-        // A prefix whose first id is hot is counted late or not at all: this only balances work.
-        total += row_cost + (new_second || i1[u] != i1[u - 1] ? prefix_cost : 0);
-    }
-    std::vector<int64_t> bounds(1, 0);
-    for (int c = 1; c < chunks; ++c) {
-        const int64_t target = total * c / chunks;
-        const size_t at = std::lower_bound(work.begin(), work.end(), target) - work.begin();
-        bounds.push_back(at < starts.size() ? starts[at] : t.distinct);
-    }
-    bounds.push_back(t.distinct);
-    return bounds;
-}
-
-constexpr int64_t block_prefixes = 24;  // prefixes whose products are made at once: they stay in the second-level cache
-
-// Prefixes of one i2 and the cold ids under each: what one block of work consists of.
-template <typename T> struct Block {
-    const Table &t;
-    const int64_t q12, r1p, r2p, width2;  // width2: q2 r2p, a row of G2[i2] and of a product
-    std::vector<int64_t> ids;             // cold distinct ids, in order
-    std::vector<int64_t> first;           // prefix n has ids[first[n] .. first[n + 1])
-    std::vector<int32_t> i1;
-    std::vector<T> stacked, second, products;
-
-    explicit Block(const Table &table)
-        : t(table), q12(t.q1 * t.q2), r1p(padded<T>(t.r1)), r2p(padded<T>(t.r2)), width2(t.q2 * r2p),
-          stacked(block_prefixes * t.q1 * r1p), second(t.r1 * width2), products(block_prefixes * t.q1 * width2) {}
-
-    int64_t prefixes() const { return (int64_t)i1.size(); }
-
-    // Takes G2[i2], rows padded to whole registers.
-    void load_second(int64_t i2) {
-        const T *g2 = (const T *)t.g2 + i2 * t.r1 * t.q2 * t.r2;
-        for (int64_t row = 0; row < t.r1 * t.q2; ++row) std::copy_n(g2 + row * t.r2, t.r2, &second[row * r2p]);
-    }
-
-    // Gathers prefixes from distinct id u on, up to `end`; returns where the next block starts.
-    int64_t gather(int64_t u, int64_t end) {
-        const int32_t *first_factor = t.factor;
-        ids.clear(), first.clear(), i1.clear();
-        for (; u < end; ++u) {
-            if (t.slot[u] >= 0) continue;
-            if (i1.empty() || first_factor[u] != i1.back()) {
-                if (prefixes() == block_prefixes) break;
-                i1.push_back(first_factor[u]);
-                first.push_back((int64_t)ids.size());
-            }
-            ids.push_back(u);
-        }
-        first.push_back((int64_t)ids.size());
-        return u;
-    }
-
-    // products (prefixes, q1, q2, r2p) = stacked G1 slices times G2[i2].
-    void multiply() {
-        for (int64_t n = 0; n < prefixes(); ++n)
-            for (int64_t q = 0; q < t.q1; ++q)
-                std::copy_n((const T *)t.g1 + (i1[n] * t.q1 + q) * t.r1, t.r1, &stacked[(n * t.q1 + q) * r1p]);
-        gemm<T>(prefixes() * t.q1, width2, t.r1, stacked.data(), r1p, 1, second.data(), width2, products.data(),
-                width2, false);
-    }
-};
-
-// Runs `work(block)` on every block of the distinct ids [begin, end), `after(i2)` after the blocks of one i2.
-template <typename T, typename Work, typename After>
-void for_blocks(Block<T> &block, int64_t begin, int64_t end, Work work, After after) {
-    const Table &t = block.t;
-    const int32_t *i2 = t.factor + (t.end - t.begin);
-    while (begin < end) {
-        int64_t run = begin;
-        while (run < end && i2[run] == i2[begin]) ++run;
-        const int32_t second = i2[begin];
-        bool loaded = false;
-        while (begin < run) {
-            begin = block.gather(begin, run);
-            if (!block.prefixes()) break;
-            if (!loaded) block.load_second(second);
-            work(second, !loaded);
-            loaded = true;
-        }
-        begin = run;
-        if (loaded) after(second);
-    }
-}
 
 // ---- forward ----
 
-// Whether `rows` holds a row as (q3, q1 q2), as the GEMM leaves it, instead of (q1 q2, q3): where that fills registers
-// and nothing is cut off, it is turned back once a bag rather than once an id.
-template <typename T> bool turned_rows(const Table &t) {
-    return t.q1 * t.q2 % Simd<T>::width == 0 && t.dim == t.q1 * t.q2 * t.q3;
+// How a row (q1 q2, q3) comes out of its last product, whichever side fills registers.
+enum class RowForm {
+    straight,  // (q1 q2, q3), as it is kept: q3 numbers fill registers
+    turned,    // (q3, q1 q2), turned back once per bag rather than once per id
+    copied,    // neither: made with padding and copied
+};
+
+template <typename T> RowForm row_form(const Table &t) {
+    constexpr int64_t width = Simd<T>::width;
+    if (t.dim != t.q1 * t.q2 * t.q3) return RowForm::copied;
+    if (t.q3 % width == 0) return RowForm::straight;
+    return t.q1 * t.q2 % width == 0 ? RowForm::turned : RowForm::copied;
 }
 
 // to (columns, rows) = from (rows, columns), both contiguous.
@@ -372,51 +42,89 @@ template <typename T> void turn(const T *from, int64_t rows, int64_t columns, T 
         for (int64_t r = 0; r < rows; ++r) to[c * rows + r] = from[r * columns + c];
 }
 
-template <typename T> void make_rows(const Table &t, int64_t begin, int64_t end) {
-    T *rows = (T *)t.rows;
-    const bool turned_back_later = turned_rows<T>(t);
+constexpr int64_t look_ahead = 12;  // look-ups, or ids, whose scattered rows are asked for ahead of their use
+constexpr int64_t slices_ahead = 2;  // ids whose slices of the third core are asked for ahead of their use
+
+template <typename T> void prefetch(const T *row, int64_t numbers) {
+    for (int64_t d = 0; d < numbers; d += 64 / sizeof(T)) __builtin_prefetch(row + d);
+}
+
+// Where the rows of a chunk of work go: kept one by one, or added to the sums of their bags.
+template <typename T> struct Destination {
+    const Table &t;
+    const int32_t *bag_of;
+    const T *weights;
+    T *sums;            // (batch, dim), or null: rows are kept
+    std::vector<T> row;
+
+    // Room for the row of distinct id u; `done(u)` follows once it is made.
+    T *place(int64_t u) { return sums ? row.data() : (T *)t.rows + u * t.dim; }
+
+    void done(int64_t u) {
+        if (!sums) return;
+        for (int64_t s = t.segment[u]; s < t.segment[u + 1]; ++s) {
+            const int64_t l = t.order[s];
+            T *sum = sums + bag_of[l] * t.dim;
+            const T weight = weights ? weights[l] : T(1);
+            for (int64_t d = 0; d < t.dim; ++d) sum[d] += weight * row[d];
+        }
+    }
+};
+
+// Rows of the cold ids of one prefix, whose product is (q1 q2, r2p); `turned` (r2p, lanes) and `row` are room.
+template <typename T>
+void make_prefix_rows(const Block<T> &block, int64_t n, RowForm form, Destination<T> &to, T *turned, T *row) {
+    const Table &t = block.t;
+    const int64_t q12 = block.q12, lanes = padded<T>(q12), per_third = t.r2 * t.q3;
+    const int32_t *i3 = t.factor + 2 * (t.end - t.begin);
+    const T *product = &block.products[n * t.q1 * block.width2];
+    // (q1 q2, r2) -> (r2, q1 q2), so that the q1 q2 numbers of a row fill registers.
+    if (form != RowForm::straight) transpose<T>(q12, block.r2p, product, block.r2p, turned, lanes);
+    for (int64_t at = block.first[n]; at < block.first[n + 1]; ++at) {
+        const int64_t u = block.ids[at];
+        if (u + slices_ahead < t.distinct) prefetch((const T *)t.g3 + i3[u + slices_ahead] * per_third, per_third);
+        const T *third = (const T *)t.g3 + i3[u] * per_third;
+        T *out = to.place(u);
+        if (form == RowForm::straight) {
+            few_rows<T>(q12, t.q3, t.r2, product, block.r2p, third, t.q3, out, t.q3, false);
+        } else {
+            T *made = form == RowForm::turned ? out : row;
+            gemm<T>(t.q3, lanes, t.r2, third, 1, t.q3, turned, lanes, made, lanes, false);
+            if (form == RowForm::copied)
+                for (int64_t q = 0; q < q12; ++q)
+                    for (int64_t k = 0, d = q * t.q3; k < t.q3 && d < t.dim; ++k, ++d) out[d] = row[k * lanes + q];
+        }
+        to.done(u);
+    }
+}
+
+template <typename T> void make_rows(Destination<T> to, int64_t begin, int64_t end) {
+    const Table &t = to.t;
+    const RowForm form = row_form<T>(t);
+    to.row.resize(t.dim);
     for (int64_t u = begin; u < end; ++u) {
         if (t.slot[u] < 0) continue;
         const T *hot = (const T *)t.hot_rows + t.slot[u] * t.dim;
-        turned_back_later ? turn(hot, t.q1 * t.q2, t.q3, rows + u * t.dim)
-                          : (void)std::copy_n(hot, t.dim, rows + u * t.dim);
+        T *out = to.place(u);
+        form == RowForm::turned ? turn(hot, t.q1 * t.q2, t.q3, out) : (void)std::copy_n(hot, t.dim, out);
+        to.done(u);
     }
     Block<T> block(t);
-    const int64_t lookups = t.end - t.begin, lanes = padded<T>(block.q12);
-    const int32_t *i3 = t.factor + 2 * lookups;
+    const int64_t lanes = padded<T>(block.q12);
     std::vector<T> turned(block.r2p * lanes), row(t.q3 * lanes);
     for_blocks(
         block, begin, end,
         [&](int64_t, bool) {
             block.multiply();
-            for (int64_t n = 0; n < block.prefixes(); ++n) {
-                // (q1 q2, r2) -> (r2, q1 q2), so that the q1 q2 numbers of a row fill registers.
-                transpose<T>(block.q12, block.r2p, &block.products[n * t.q1 * block.width2], block.r2p, turned.data(),
-                             lanes);
-                for (int64_t at = block.first[n]; at < block.first[n + 1]; ++at) {
-                    const int64_t u = block.ids[at];
-                    const T *third = (const T *)t.g3 + i3[u] * t.r2 * t.q3;
-                    T *out = rows + u * t.dim;
-                    T *made = turned_back_later ? out : row.data();
-                    gemm<T>(t.q3, lanes, t.r2, third, 1, t.q3, turned.data(), lanes, made, lanes, false);
-                    if (turned_back_later) continue;
-                    for (int64_t q = 0; q < block.q12; ++q)
-                        for (int64_t k = 0, d = q * t.q3; k < t.q3 && d < t.dim; ++k, ++d) out[d] = row[k * lanes + q];
-                }
-            }
+            for (int64_t n = 0; n < block.prefixes(); ++n)
+                make_prefix_rows(block, n, form, to, turned.data(), row.data());
         },
         [](int64_t) {});
 }
 
-constexpr int64_t look_ahead = 12;  // look-ups, or ids, whose scattered rows are asked for ahead of their use
-
-template <typename T> void prefetch(const T *row, int64_t numbers) {
-    for (int64_t d = 0; d < numbers; d += Simd<T>::width) __builtin_prefetch(row + d);
-}
-
-// The weighted sum of the rows of look-ups [first, last); `sum` is room for one row.
+// The weighted sum of the kept rows of look-ups [first, last); `sum` is room for one row.
 template <typename T>
-void pool(const Table &t, int64_t first, int64_t last, const int32_t *inverse, const T *weights, T *sum, T *out) {
+void pool_rows(const Table &t, int64_t first, int64_t last, const int32_t *inverse, const T *weights, T *sum) {
     std::fill_n(sum, t.dim, T(0));
     for (int64_t l = first; l < last; ++l) {
         if (l + look_ahead < t.end) prefetch((const T *)t.rows + inverse[l + look_ahead] * t.dim, t.dim);
@@ -424,13 +132,25 @@ void pool(const Table &t, int64_t first, int64_t last, const int32_t *inverse, c
         const T weight = weights ? weights[l] : T(1);
         for (int64_t d = 0; d < t.dim; ++d) sum[d] += weight * row[d];
     }
-    turned_rows<T>(t) ? turn(sum, t.q3, t.q1 * t.q2, out) : (void)std::copy_n(sum, t.dim, out);
+}
+
+// The sum of the chunks' sums of bag b, in order; `sum` is room for one row.
+template <typename T> void pool_sums(const Table &t, int64_t b, int64_t batch, int chunks, T *sum) {
+    const T *part = (const T *)t.rows + b * t.dim;
+    std::copy_n(part, t.dim, sum);
+    for (int c = 1; c < chunks; ++c) {
+        part += batch * t.dim;
+        for (int64_t d = 0; d < t.dim; ++d) sum[d] += part[d];
+    }
 }
 
 struct Task {
     int table, chunk;
     int64_t begin, end;
 };
+
+// More chunks than threads, so that no thread waits long for the last; tt_cpu.py makes room for as many.
+int chunks_for(int threads) { return threads > 1 ? 2 * threads : 1; }
 
 std::vector<Task> chunk_tasks(const Table *tables, int count, int chunks) {
     std::vector<Task> tasks;
@@ -443,20 +163,29 @@ std::vector<Task> chunk_tasks(const Table *tables, int count, int chunks) {
 
 template <typename T>
 void forward(const Table *tables, int count, int64_t batch, const int64_t *offsets, const int32_t *inverse,
-             const T *weights, T *out, int64_t out_row, int threads) {
-    const std::vector<Task> tasks = chunk_tasks(tables, count, threads > 1 ? 2 * threads : 1);
+             const int32_t *bag_of, const T *weights, T *out, int64_t out_row, int threads) {
+    const int chunks = chunks_for(threads);
+    const std::vector<Task> tasks = chunk_tasks(tables, count, chunks);
     int64_t widest = 0;
     for (int k = 0; k < count; ++k) widest = std::max(widest, tables[k].dim);
 #pragma omp parallel num_threads(threads)
     {
         std::vector<T> sum(widest);
 #pragma omp for schedule(dynamic, 1)
-        for (size_t k = 0; k < tasks.size(); ++k) make_rows<T>(tables[tasks[k].table], tasks[k].begin, tasks[k].end);
-#pragma omp for schedule(dynamic, 256)
+        for (size_t k = 0; k < tasks.size(); ++k) {
+            const Table &t = tables[tasks[k].table];
+            T *sums = t.summed ? (T *)t.rows + tasks[k].chunk * batch * t.dim : nullptr;
+            if (sums) std::fill_n(sums, batch * t.dim, T(0));
+            make_rows<T>({t, bag_of, weights, sums, {}}, tasks[k].begin, tasks[k].end);
+        }
+#pragma omp for schedule(static)
         for (int64_t b = 0; b < count * batch; ++b) {
             const Table &t = tables[b / batch];
+            t.summed ? pool_sums<T>(t, b % batch, batch, chunks, sum.data())
+                     : pool_rows<T>(t, offsets[b], offsets[b + 1], inverse, weights, sum.data());
             T *to = out + (b % batch) * out_row + t.column;
-            pool<T>(t, offsets[b], offsets[b + 1], inverse, weights, sum.data(), to);
+            row_form<T>(t) == RowForm::turned ? turn(sum.data(), t.q3, t.q1 * t.q2, to)
+                                              : (void)std::copy_n(sum.data(), t.dim, to);
         }
     }
 }
@@ -502,6 +231,11 @@ void core_gradients(const Table &t, int64_t begin, int64_t end, const T *third, 
                         const int64_t later = t.order[t.segment[u + look_ahead]];
                         prefetch(grad + bag_of[later] * grad_row + t.column, t.dim);
                     }
+                    if (u + slices_ahead < t.distinct) {
+                        const int64_t slice = i3[u + slices_ahead] * t.q3 * r2p;
+                        prefetch(third + slice, t.q3 * r2p);
+                        prefetch(d3 + slice, t.q3 * r2p);
+                    }
                     const T *d_row = upstream.data();
                     // A single unweighted look-up of whole rows: its bag's gradient serves where it lies.
                     if (!weights && t.segment[u + 1] - t.segment[u] == 1 && t.dim == q12 * t.q3)
@@ -509,9 +243,9 @@ void core_gradients(const Table &t, int64_t begin, int64_t end, const T *third, 
                     else
                         row_gradient<T>(t, u, bag_of, weights, grad, grad_row, upstream.data());
                     // (q1 q2, q3) (q3, r2) and (q3, q1 q2) (q1 q2, r2).
-                    gemm<T>(q12, r2p, t.q3, d_row, t.q3, 1, third + i3[u] * t.q3 * r2p, r2p, d_product, r2p,
-                            at > block.first[n]);
-                    gemm<T>(t.q3, r2p, q12, d_row, 1, t.q3, product, r2p, d3 + i3[u] * t.q3 * r2p, r2p, true);
+                    few_rows<T>(q12, r2p, t.q3, d_row, t.q3, third + i3[u] * t.q3 * r2p, r2p, d_product, r2p,
+                                at > block.first[n]);
+                    add_outer<T>(t.q3, r2p, q12, d_row, t.q3, product, r2p, d3 + i3[u] * t.q3 * r2p, r2p);
                 }
             }
             const int64_t stacked_rows = block.prefixes() * t.q1;
@@ -591,7 +325,7 @@ void reduce_third(const Table &t, const std::vector<std::vector<T>> &parts, size
 template <typename T>
 void backward(const Table *tables, int count, const int32_t *bag_of, const T *weights, const T *grad, int64_t grad_row,
               int threads) {
-    const int chunks = threads > 1 ? 2 * threads : 1;
+    const int chunks = chunks_for(threads);
     const std::vector<Task> tasks = chunk_tasks(tables, count, chunks);
     std::vector<std::vector<T>> parts(tasks.size()), third(count);
     std::vector<int64_t> hot_before(tasks.size(), 0);
@@ -634,7 +368,7 @@ void weight_gradients(const Table *tables, int count, const int32_t *inverse, co
                       int64_t grad_row, T *d_weights, int threads) {
     for (int k = 0; k < count; ++k) {
         const Table &t = tables[k];
-        const bool turned = turned_rows<T>(t);
+        const bool turned = row_form<T>(t) == RowForm::turned;
         const int64_t q12 = t.q1 * t.q2;
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t l = t.begin; l < t.end; ++l) {
@@ -666,8 +400,9 @@ void tt_plan(Table *tables, int count, int64_t batch, const int64_t *indices, co
 
 #define SHARDGYM_TT(T, NAME)                                                                                           \
     void tt_forward_##NAME(const Table *tables, int count, int64_t batch, const int64_t *offsets,                      \
-                           const int32_t *inverse, const T *weights, T *out, int64_t out_row, int threads) {           \
-        forward<T>(tables, count, batch, offsets, inverse, weights, out, out_row, threads);                            \
+                           const int32_t *inverse, const int32_t *bag_of, const T *weights, T *out, int64_t out_row,   \
+                           int threads) {                                                                              \
+        forward<T>(tables, count, batch, offsets, inverse, bag_of, weights, out, out_row, threads);                    \
     }                                                                                                                  \
     void tt_backward_##NAME(const Table *tables, int count, const int32_t *bag_of, const T *weights, const T *grad,    \
                             int64_t grad_row, int threads) {                                                           \

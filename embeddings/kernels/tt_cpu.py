@@ -32,7 +32,9 @@ class _Table(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("order", "segment", "factor", "slot")),
         ("distinct", ctypes.c_int64),
         ("hot_distinct", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("rows", "d1", "d2", "d3", "hot_grad", "hot_used")),
+        ("rows", ctypes.c_void_p),
+        ("summed", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("d1", "d2", "d3", "hot_grad", "hot_used")),
     ]  # fmt: skip
 
 
@@ -113,6 +115,21 @@ def _rows(count: int, dtype: torch.dtype, keep: bool) -> Tensor:
     return room[: count * dtype.itemsize].view(dtype)
 
 
+def _room_for_rows(described: Any, batch: int, threads: int, dtype: torch.dtype, keep: bool) -> Tensor:
+    """Room for every table's rows: one per distinct id, or one sum per bag and chunk of work where those are fewer."""
+    chunks = 2 * threads if threads > 1 else 1  # as `chunks_for` in tt_cpu.cpp
+    sizes = []
+    for c in described:
+        c.summed = not keep and chunks * batch <= c.distinct
+        sizes.append((chunks * batch if c.summed else c.distinct) * c.dim)
+    rows = _rows(sum(sizes), dtype, keep)
+    at = rows.data_ptr()
+    for c, size in zip(described, sizes):
+        c.rows = at
+        at += size * dtype.itemsize
+    return rows
+
+
 def forward(tables: Sequence[TTTable], bags: Bags) -> tuple[Tensor, _Saved]:
     """As `tt_reference.forward`."""
     count, dtype = len(tables), tables[0].cores[0].dtype
@@ -128,14 +145,11 @@ def forward(tables: Sequence[TTTable], bags: Bags) -> tuple[Tensor, _Saved]:
     _function("tt_plan")(
         described, count, c_batch, _pointer(indices), _pointer(offsets), _pointer(inverse), _pointer(bag_of), threads
     )
-    rows = _rows(sum(c.distinct * c.dim for c in described), dtype, keep=_wants_rows(bags))
-    at = rows.data_ptr()
-    for c in described:
-        c.rows = at
-        at += c.distinct * c.dim * rows.element_size()
+    rows = _room_for_rows(described, batch, torch.get_num_threads(), dtype, keep=_wants_rows(bags))
     out = torch.empty(batch, sum(table.dim for table in tables), dtype=dtype)
     _function("tt_forward", dtype)(
-        described, count, c_batch, _pointer(offsets), _pointer(inverse), _pointer(weights), _pointer(out),
+        described, count, c_batch, _pointer(offsets), _pointer(inverse), _pointer(bag_of), _pointer(weights),
+        _pointer(out),
         ctypes.c_int64(out.shape[1]), threads,
     )  # fmt: skip
     return out, _Saved(described, inverse, bag_of, plans, rows if _wants_rows(bags) else None)

@@ -21,9 +21,27 @@ def read_bags(
     Raises:
         InputError: names what is malformed.
     """
+    bags = arrange_bags(indices, offsets, per_sample_weights, include_last_offset)
+    check_values(bags)
+    return bags
+
+
+def arrange_bags(
+    indices: Tensor, offsets: Tensor | None, per_sample_weights: Tensor | None, include_last_offset: bool
+) -> Bags:
+    """As `read_bags`, from shapes and dtypes alone: values are left to `check_values`.
+
+    Raises:
+        InputError: for shapes and dtypes that do not fit.
+    """
     _require_integers("indices", indices)
-    if per_sample_weights is not None:
-        _check_weights(per_sample_weights, indices)
+    if per_sample_weights is not None and (
+        per_sample_weights.shape != indices.shape or not per_sample_weights.is_floating_point()
+    ):
+        raise InputError(
+            f"per_sample_weights: shape {tuple(per_sample_weights.shape)} and dtype {per_sample_weights.dtype} do not "
+            f"fit indices {tuple(indices.shape)}; give one floating number per index"
+        )
     if indices.dim() == 2:
         if offsets is not None:
             raise InputError("offsets: given with 2-D indices, whose rows are the bags; leave offsets out")
@@ -35,41 +53,41 @@ def read_bags(
     return Bags(indices.reshape(-1).long().contiguous(), starts, weights)
 
 
+def check_values(bags: Bags) -> None:
+    """Offsets must rise from 0 to the number of indices, weights be finite.
+
+    Raises:
+        InputError: names what is not.
+    """
+    starts, count = bags.offsets, bags.indices.numel()
+    first, last = int(starts[0]), int(starts[-1])
+    if (starts.numel() > 1 and first != 0) or bool((starts[1:] < starts[:-1]).any()):
+        raise InputError("offsets: must start at 0, never fall, and stay within the indices")
+    if last != count:
+        raise InputError(f"offsets: the last one is {last} but there are {count} indices; they must be equal")
+    if bags.weights is not None and not bool(torch.isfinite(bags.weights.detach()).all()):
+        raise InputError("per_sample_weights: holds NaN or infinity; clean them before the look-up")
+
+
 def _read_offsets(indices: Tensor, offsets: Tensor | None, include_last_offset: bool) -> Tensor:
     if indices.dim() != 1:
         raise InputError(f"indices: {indices.dim()}-D; give 1-D indices with offsets, or 2-D indices (bags, n)")
     if offsets is None:
         raise InputError("offsets: missing; 1-D indices need the start of each bag")
     _require_integers("offsets", offsets)
-    count = indices.numel()
     if offsets.dim() != 1 or (include_last_offset and offsets.numel() == 0):
         raise InputError("offsets: give a 1-D tensor, with at least the last offset when include_last_offset is set")
-    starts = offsets.long()
-    if not include_last_offset:
-        starts = torch.cat([starts, starts.new_full((1,), count)])
-        if starts.numel() == 1 and count:
-            raise InputError(f"offsets: empty, but there are {count} indices; give the start of each bag")
-    first, last = int(starts[0]), int(starts[-1])
-    if (starts.numel() > 1 and first != 0) or bool((starts[1:] < starts[:-1]).any()):
-        raise InputError("offsets: must start at 0, never fall, and stay within the indices")
-    if last != count:
-        raise InputError(f"offsets: the last one is {last} but there are {count} indices; they must be equal")
-    return starts
+    starts, count = offsets.long(), indices.numel()
+    if include_last_offset:
+        return starts.contiguous()
+    if starts.numel() == 0 and count:
+        raise InputError(f"offsets: empty, but there are {count} indices; give the start of each bag")
+    return torch.cat([starts, starts.new_full((1,), count)])
 
 
 def _require_integers(name: str, tensor: Tensor) -> None:
     if tensor.dtype not in (torch.int32, torch.int64):
         raise InputError(f"{name}: dtype is {tensor.dtype}; give int32 or int64")
-
-
-def _check_weights(weights: Tensor, indices: Tensor) -> None:
-    if weights.shape != indices.shape or not weights.is_floating_point():
-        raise InputError(
-            f"per_sample_weights: shape {tuple(weights.shape)} and dtype {weights.dtype} do not fit indices "
-            f"{tuple(indices.shape)}; give one floating number per index"
-        )
-    if not bool(torch.isfinite(weights.detach()).all()):
-        raise InputError("per_sample_weights: holds NaN or infinity; clean them before the look-up")
 
 
 def check_ids(indices: Tensor, rows: int, table: str = "table") -> None:

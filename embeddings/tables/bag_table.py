@@ -9,7 +9,6 @@ from shardgym.embeddings.kernels.bags import Bags
 from shardgym.embeddings.tables.bag_inputs import check_ids, drop_padding, mean_weights, read_bags
 from shardgym.problem.errors import InputError
 
-MODES = ("sum", "mean")
 ROWS_AT_ONCE = 65536
 """Rows that are rebuilt in one piece, to bound the memory."""
 
@@ -31,14 +30,18 @@ class BagTable(nn.Module, ABC):
             offsets and weights that are not finite, before anything is changed.
     """
 
+    modes: tuple[str, ...] = ("sum", "mean")
+    name = "table"
+    """What errors call it."""
+
     def __init__(
         self, num_embeddings: int, embedding_dim: int, mode: str, include_last_offset: bool, padding_idx: int | None
     ) -> None:
         super().__init__()
         if num_embeddings < 1 or embedding_dim < 1:
             raise InputError(f"table: {num_embeddings} rows of {embedding_dim} numbers; both must be at least 1")
-        if mode not in MODES:
-            raise InputError(f"mode: {mode!r} is unknown; give 'sum' or 'mean'")
+        if mode not in self.modes:
+            raise InputError(f"mode: {mode!r} is unknown; give one of {', '.join(self.modes)}")
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise InputError(f"padding_idx: {padding_idx} is outside the {num_embeddings} rows; give one of the ids")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
@@ -53,11 +56,16 @@ class BagTable(nn.Module, ABC):
         self.check(bags)
         return self.pool(self.prepare(bags))
 
-    def check(self, bags: Bags) -> None:
-        """Raise InputError for ids outside the table, and for weights that the mode does not take."""
-        check_ids(bags.indices, self.num_embeddings)
-        if self.mode == "mean" and bags.weights is not None:
-            raise InputError("per_sample_weights: only mode 'sum' takes them; leave them out or sum")
+    def check(self, bags: Bags, name: str | None = None) -> None:
+        """Raise InputError for ids outside the table, and for weights that the mode does not take.
+
+        Args:
+            name: what the error calls the table; its own name where left out.
+        """
+        name = self.name if name is None else name
+        check_ids(bags.indices, self.num_embeddings, name)
+        if self.mode != "sum" and bags.weights is not None:
+            raise InputError(f"{name}: per_sample_weights: only mode 'sum' takes them; leave them out or sum")
 
     def prepare(self, bags: Bags) -> Bags:
         """Checked bags of which `pool` is the weighted sum: padding dropped, shares as weights for means."""

@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shardgym.embeddings.kernels.bags import Bags, table_bags
-from shardgym.embeddings.tables.bag_inputs import read_bags
+from shardgym.embeddings.kernels.bags import join_bags, table_bags
+from shardgym.embeddings.tables.bag_inputs import arrange_bags, read_bags
+from shardgym.embeddings.tensor_train import ops
 from shardgym.embeddings.tensor_train.bag import TTEmbeddingBag
 from shardgym.embeddings.tensor_train.lookup import lookup
+from shardgym.embeddings.tensor_train.replicas import active_replicas
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
 from shardgym.problem.tables import TableSpec
@@ -22,7 +24,7 @@ class TableBatchedTTEmbeddingBags(nn.Module):
     """Tensor-train tables of any shapes, ranks, modes and optimizers behind one look-up.
 
     Args:
-        tables: at least one, of one dtype and device; a table may be used elsewhere too.
+        tables: at least one, of one dtype and device, of modes "sum" or "mean"; a table may be used elsewhere too.
         kernel: "auto", "compiled" or "torch".
 
     Shape:
@@ -39,6 +41,8 @@ class TableBatchedTTEmbeddingBags(nn.Module):
             raise InputError("tables: none given; give at least one TTEmbeddingBag")
         if len({(table.cores[0].dtype, table.cores[0].device) for table in tables}) > 1:
             raise InputError("tables: of several dtypes or devices; batch those of one dtype and device")
+        if any(table.mode == "max" for table in tables):
+            raise InputError("tables: one has mode 'max', which is looked up alone; batch those of 'sum' and 'mean'")
         self.tables = nn.ModuleList(tables)
         self.kernel = kernel
 
@@ -56,45 +60,48 @@ class TableBatchedTTEmbeddingBags(nn.Module):
         for spec in specs:
             if spec.tensor_train is None:
                 raise InputError(f"table {spec.name!r}: is dense; give it a tensor_train format (see choose_format)")
-            dtype = options.get("dtype", DTYPES[spec.dtype])
-            tables.append(
-                TTEmbeddingBag.from_format(spec.rows, spec.dim, spec.tensor_train, **options | {"dtype": dtype})
-            )
+            own = {"dtype": DTYPES[spec.dtype], "name": f"table {spec.name!r}"} | options
+            if not spec.tensor_train.cached_rows:
+                own.pop("cache_schedule", None)  # the schedule is for those that have a cache
+            tables.append(TTEmbeddingBag.from_format(spec.rows, spec.dim, spec.tensor_train, **own))
         return cls(tables)
 
     def forward(self, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
         """Pooled rows (B, sum of dims); see the class for shapes and errors."""
+        if not ops.is_traced(indices):
+            return self._forward_now(indices, offsets, per_sample_weights)
+        if any(table.runs_between_graphs() for table in self._members()):
+            return self._forward_eagerly(indices, offsets, per_sample_weights)
+        bags = arrange_bags(indices, offsets, per_sample_weights, include_last_offset=True)
+        self._check_count(offsets)
+        return ops.traced_lookup(self._members(), bags, self.kernel)
+
+    @torch.compiler.disable
+    def _forward_eagerly(self, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None) -> Tensor:
+        return self._forward_now(indices, offsets, per_sample_weights)
+
+    def _forward_now(self, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None) -> Tensor:
         bags = read_bags(indices, offsets, per_sample_weights, include_last_offset=True)
+        self._check_count(offsets)
+        tables, parts = self._members(), table_bags(bags, len(self.tables))
+        for k, (table, part) in enumerate(zip(tables, parts)):
+            # All tables before any of them counts a look-up.
+            table.check(part, f"table {k}" if table.name == "table" else table.name)
+        prepared = [table.prepare(part) for table, part in zip(tables, parts)]
+        replicas = active_replicas()
+        for table in tables:
+            table.replicas = replicas or table.replicas
+        return lookup(tables, join_bags(prepared), self.kernel)
+
+    def _check_count(self, offsets: Tensor) -> None:
         count = offsets.numel() - 1
         if count % len(self.tables):
             raise InputError(
                 f"offsets: {count} bags do not divide among {len(self.tables)} tables; give as many to each"
             )
-        tables, parts = self._members(), table_bags(bags, len(self.tables))
-        for table, part in zip(tables, parts):
-            table.check(part)  # all tables before any of them counts a look-up
-        prepared = [table.prepare(part) for table, part in zip(tables, parts)]
-        return lookup(tables, _joined(prepared), self.kernel)
 
     @property
     def compression_ratio(self) -> float:
         """Numbers of the dense tables over the numbers trained here."""
         dense = sum(table.num_embeddings * table.embedding_dim for table in self._members())
         return dense / sum(weight.numel() for weight in self.parameters())
-
-
-def _joined(parts: Sequence[Bags]) -> Bags:
-    """Bags of all tables, table-major; weights of ones where only some tables have weights."""
-    starts = [0]
-    for part in parts:
-        starts.append(starts[-1] + part.indices.numel())
-    offsets = torch.cat([parts[0].offsets[:1], *(part.offsets[1:] + start for part, start in zip(parts, starts))])
-    weights = None
-    given = [part.weights for part in parts if part.weights is not None]
-    if given:
-        kind = given[0].dtype
-        weights = torch.cat(
-            [part.indices.new_ones(part.indices.numel(), dtype=kind) if part.weights is None else part.weights
-             for part in parts]
-        )  # fmt: skip
-    return Bags(torch.cat([part.indices for part in parts]), offsets, weights)

@@ -1,11 +1,11 @@
 """The hot-row cache of a tensor-train table: the rows looked up most often, held and trained uncompressed.
 
-A row, once in the cache, stays. Handing a trained row back to the cores would move every row that shares a core slice
-with it (rows / p of them) by about as much as the row itself had learned; dropping it would lose its training. So
-refreshes only fill free slots with newcomers, and `cache_rows` bounds the memory for good.
+A row in the cache keeps its training. Fills give free slots to newcomers; a refresh of a full cache lets a newcomer
+take the slot of a row that is looked up far less by now, whose learned difference the table first writes back to its
+cores (see `write_back`). So `cache_rows` bounds the memory, and the cache follows its traffic.
 """
 
-import logging
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,25 +14,39 @@ import torch
 from torch import Tensor, nn
 
 from shardgym.embeddings.tables.fused_optimizers import FusedOptimizer
+from shardgym.embeddings.tensor_train.frequency import FrequencyTracker
+from shardgym.embeddings.tensor_train.replicas import Replicas
 from shardgym.problem.errors import InputError
 from shardgym.problem.faces import public
 
-log = logging.getLogger(__name__)
-
 KeysOf = Callable[[Tensor], Tensor]
 """From positions (n,) to the kernels' visit keys (n,)."""
+
+NO_KEY = torch.iinfo(torch.int64).max
+"""Key of a free slot: above every visit key."""
+
+RECENT = 0.98
+"""What a tracked batch leaves of the weight of those before it in the hit rate: it speaks of the last 50 or so."""
+
+HOTTER = 1.5
+DEVIATIONS = 3.0
+"""A newcomer takes a slot when it is looked up this many times as often as the row that has it, and the difference is
+this many standard deviations of the counts: on a stationary stream nothing moves."""
 
 
 @public("shardgym.embeddings")
 @dataclass(frozen=True)
 class CacheSchedule:
-    """When a table in training fills its cache by itself.
+    """When a table in training fills and refreshes its cache by itself.
 
     Args:
-        warmup_steps: look-ups in training mode before the first fill.
-        refresh_every: steps between later fills.
-        track_every: once the cache holds rows, one step in so many is tracked; before, all are.
+        warmup_steps: look-ups in training mode, with gradients, before the first fill.
+        refresh_every: such look-ups between refreshes.
+        track_every: once the cache holds rows, one look-up in so many is tracked; before, all are.
         first_fill: share of the slots that the first fill takes; the rest waits for ids that become hot later.
+
+    Raises:
+        InputError: for a count below 1 or a share outside (0, 1].
     """
 
     warmup_steps: int = 100
@@ -51,58 +65,22 @@ class CacheSchedule:
         return step % self.track_every == 0
 
     def fills(self, step: int) -> bool:
-        """Whether the cache is filled after training step `step` (from 1)."""
+        """Whether the cache is filled or refreshed at training step `step` (from 1)."""
         return step >= self.warmup_steps and (step - self.warmup_steps) % self.refresh_every == 0
 
 
 @public("shardgym.embeddings")
 @dataclass(frozen=True)
 class CacheStats:
-    """State of a cache: slots in use, slots in all, and the share of tracked look-ups that it answered."""
+    """State of a cache: slots in use, slots in all, and the share of recent tracked look-ups that it answered."""
 
     used: int
     capacity: int
     hit_rate: float
 
 
-class FrequencyTracker:
-    """Counts of the ids seen most, in bounded memory: beyond `capacity` ids, the rarest are forgotten.
-
-    Ids and counts wait unmerged until they fill the capacity, so that a step pays a fraction of a merge.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.ids = torch.zeros(0, dtype=torch.int64)
-        self.counts = torch.zeros(0, dtype=torch.float64)
-        self._waiting: list[tuple[Tensor, Tensor]] = []
-
-    def add(self, ids: Tensor, counts: Tensor) -> None:
-        """Count distinct `ids` (n,) `counts` (n,) times more."""
-        self._waiting.append((ids.cpu(), counts.cpu().double()))
-        if sum(ids.numel() for ids, _ in self._waiting) > self.capacity:
-            self.merge()
-
-    def merge(self) -> None:
-        """Bring what waits into the counts, and forget the rarest beyond the capacity."""
-        parts = [(self.ids, self.counts), *self._waiting]
-        self._waiting = []
-        ids, inverse = torch.unique(torch.cat([ids for ids, _ in parts]), return_inverse=True)
-        counts = torch.zeros(ids.numel(), dtype=torch.float64)
-        counts.index_add_(0, inverse, torch.cat([counts for _, counts in parts]))
-        if ids.numel() > self.capacity:
-            kept = torch.argsort(counts, descending=True, stable=True)[: self.capacity].sort().values
-            ids, counts = ids[kept], counts[kept]
-        self.ids, self.counts = ids, counts
-
-    def fade(self) -> None:
-        """Halve the counts, so that later look-ups weigh more."""
-        self.counts = self.counts / 2
-
-    def most_frequent(self, count: int) -> Tensor:
-        """The `count` ids of highest count, the highest first; equal counts by id."""
-        self.merge()
-        return self.ids[torch.argsort(self.counts, descending=True, stable=True)[:count]]
+class OpenLookup:
+    """A look-up whose backward has not run: rows must not change hands before it has."""
 
 
 class HotRows(nn.Module):
@@ -110,8 +88,8 @@ class HotRows(nn.Module):
 
     Args:
         capacity: slots.
-        dim: numbers a row.
-        optimizer: the table's fused optimizer, whose state is kept a slot, or None.
+        dim: numbers per row.
+        optimizer: the table's fused optimizer, whose state is kept per slot, or None.
     """
 
     ids: Tensor
@@ -125,65 +103,124 @@ class HotRows(nn.Module):
         self.rows = nn.Parameter(torch.zeros(capacity, dim, dtype=dtype, device=device))
         self.register_buffer("ids", torch.full((capacity,), -1, dtype=torch.int64, device=device))
         self.register_buffer("state", None if optimizer is None else optimizer.new_state(self.rows.detach()))
-        self.register_buffer("keys", torch.zeros(0, dtype=torch.int64, device=device), persistent=False)
-        self.register_buffer("slots", torch.zeros(0, dtype=torch.int32, device=device), persistent=False)
-        self.tracker = FrequencyTracker(capacity=max(8 * capacity, 65536))
+        # Of fixed size, changed in place: others (DDP, compiled graphs) hold on to them.
+        self.register_buffer("keys", torch.full((capacity,), NO_KEY, device=device), persistent=False)
+        self.register_buffer("slots", torch.zeros(capacity, dtype=torch.int32, device=device), persistent=False)
+        self.used = 0
         self.steps = 0
-        self._lookups = 0
-        self._hits = 0
+        self.fill_is_due = False
+        self.tracker = FrequencyTracker(capacity=max(8 * capacity, 65536))
+        self._open: weakref.WeakSet[OpenLookup] = weakref.WeakSet()
+        self._lookups = 0.0
+        self._hits = 0.0
 
     @property
     def capacity(self) -> int:
+        """Slots."""
         return self.ids.numel()
 
-    @property
-    def used(self) -> int:
-        """Slots in use; they are filled from the front."""
-        return self.keys.numel()
+    def open(self, lookup: OpenLookup) -> None:
+        """Keep the rows in their slots until the look-up is closed, or forgotten by everyone else."""
+        self._open.add(lookup)
+
+    def close(self, lookup: OpenLookup) -> None:
+        """The look-up's backward ran."""
+        self._open.discard(lookup)
+
+    def is_open(self) -> bool:
+        """Whether a look-up awaits its backward."""
+        return len(self._open) > 0
 
     def observe(self, ids: Tensor) -> None:
-        """Count one batch of looked-up positions, and which of them the cache answers."""
+        """Count one batch of looked-up positions (n,), and which of them the cache answers."""
         distinct, counts = torch.unique(ids, return_counts=True)
         self.tracker.add(distinct, counts)
-        self._lookups += ids.numel()
-        if self.used:
-            self._hits += int(counts[torch.isin(distinct, self.ids[: self.used])].sum())
+        hits = int(counts[torch.isin(distinct, self.ids)].sum()) if self.used else 0
+        self._lookups = RECENT * self._lookups + ids.numel()
+        self._hits = RECENT * self._hits + hits
 
     def stats(self) -> CacheStats:
-        """Use and hit rate over the look-ups tracked since the last fill."""
+        """Use, and the hit rate over recent tracked look-ups since the last fill or refresh."""
         return CacheStats(self.used, self.capacity, self._hits / max(self._lookups, 1))
 
-    def newcomers(self, most: int) -> Tensor:
-        """The most frequent tracked ids that have no slot yet, at most `most`, all hot enough for the capacity."""
-        hottest = self.tracker.most_frequent(self.capacity)
-        return hottest[~torch.isin(hottest, self.ids[: self.used].cpu())][:most].to(self.ids.device)
+    def counts(self, replicas: Replicas | None) -> FrequencyTracker:
+        """Recent counts, those of all replicas together."""
+        if replicas is None:
+            return self.tracker
+        self.tracker.merge()
+        return FrequencyTracker.merged(self.tracker.capacity, replicas.gather(self.tracker.ids, self.tracker.counts))
+
+    def newcomers(self, most: int, counts: FrequencyTracker) -> Tensor:
+        """The most frequent ids that have no slot yet, at most `most`, all hot enough for the capacity."""
+        hottest = counts.most_frequent(self.capacity)
+        return hottest[~torch.isin(hottest, self.ids.cpu())][:most].to(self.ids.device)
+
+    def free_slots(self) -> Tensor:
+        """Slots that hold no row, (n,) int64."""
+        return torch.nonzero(self.ids < 0).squeeze(1)
+
+    def exchanges(self, counts: FrequencyTracker) -> tuple[Tensor, Tensor]:
+        """Newcomers (n,), and the slots (n,) of the far colder rows that make room for them."""
+        newcomers = self.newcomers(self.capacity, counts)
+        held = counts.counts_of(self.ids.cpu())
+        coldest = torch.argsort(held, stable=True)[: newcomers.numel()]
+        new, old = counts.counts_of(newcomers.cpu()), held[coldest]
+        worth = (new > HOTTER * old) & (new - old > DEVIATIONS * (new + old).sqrt())
+        return newcomers[worth.to(newcomers.device)], coldest[worth].to(self.ids.device)
 
     @torch.no_grad()
-    def admit(self, ids: Tensor, rows: Tensor, keys_of: KeysOf) -> None:
-        """Give distinct newcomers `ids` (n,) the next free slots, holding `rows` (n, dim), with fresh state.
+    def admit(
+        self, ids: Tensor, slots: Tensor, rows: Tensor, optimizer: FusedOptimizer | None, keys_of: KeysOf
+    ) -> None:
+        """Give distinct `ids` (n,) the `slots` (n,), holding `rows` (n, dim), with fresh optimizer state.
 
         Args:
             keys_of: the table's visit keys.
         """
-        start = self.used
-        self.ids[start : start + ids.numel()] = ids
-        self.rows[start : start + ids.numel()] = rows.to(self.rows.dtype)
+        self.ids[slots] = ids
+        self.rows[slots] = rows.to(self.rows.dtype)
+        if optimizer is not None and self.state is not None:
+            fresh = optimizer.new_state(self.rows.detach()[slots])
+            assert fresh is not None
+            self.state[slots] = fresh.to(self.state.dtype)
         self.index(keys_of)
+
+    def begin_period(self) -> None:
+        """After a fill or refresh: earlier counts weigh half, and the hit rate starts anew."""
         self.tracker.fade()
-        self._lookups = self._hits = 0
-        if self.used == self.capacity and ids.numel():
-            log.info("hot-row cache is full with %d rows; ids that become hot from now on stay in the cores", self.used)
+        self._lookups = self._hits = 0.0
+        self.fill_is_due = False
 
     def index(self, keys_of: KeysOf) -> None:
         """Make the kernels' index of the ids held."""
-        held = self.ids[self.ids >= 0]
-        self.keys, order = torch.sort(keys_of(held))
-        self.slots = order.to(torch.int32)
+        slots = torch.nonzero(self.ids >= 0).squeeze(1)
+        keys, order = torch.sort(keys_of(self.ids[slots]))
+        self.used = slots.numel()
+        self.keys.fill_(NO_KEY)
+        self.keys[: self.used] = keys
+        self.slots[: self.used] = slots[order].to(torch.int32)
+
+    @torch.no_grad()
+    def clear(self, optimizer: FusedOptimizer | None) -> None:
+        """As new: no row, no count."""
+        self.rows.zero_()
+        self.ids.fill_(-1)
+        self.keys.fill_(NO_KEY)
+        self.slots.zero_()
+        fresh = None if optimizer is None else optimizer.new_state(self.rows.detach())
+        if self.state is not None and fresh is not None:
+            self.state.copy_(fresh)
+        self.tracker = FrequencyTracker(self.tracker.capacity)
+        self.used = self.steps = 0
+        self._lookups = self._hits = 0.0
+        self.fill_is_due = False
 
     def get_extra_state(self) -> dict[str, Any]:
+        """Counts and steps, for `state_dict`."""
         self.tracker.merge()
         return {"ids": self.tracker.ids, "counts": self.tracker.counts, "steps": self.steps}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Takes over what `get_extra_state` gave."""
         self.tracker.ids, self.tracker.counts = state["ids"], state["counts"]
         self.steps = state["steps"]

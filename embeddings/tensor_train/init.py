@@ -34,13 +34,14 @@ def init_cores(
         raise InputError(f"init: {init!r} is unknown; give 'sampled_gaussian' or 'gaussian'")
     if not 0 < std < math.inf:
         raise InputError(f"init_std: {std} is not a positive number; leave it out for 1 / sqrt(3 rows)")
-    cut = gaussian_cut(form.ranks) if init == "sampled_gaussian" else 0.0
-    cores = [_draw(shape, cut, generator) for shape in form.core_shapes()]
-    if init == "sampled_gaussian" and len(cores) == 4:
-        # No cut reaches kurtosis 3 through two iid inner cores at low rank; inner slices that keep lengths do.
-        cores[1:3] = [_orthogonal_slices(core) for core in cores[1:3]]
-    scale = (std / root_mean_square(cores)) ** (1 / len(cores))
-    return [core * scale for core in cores]
+    with torch.device("cpu"):
+        cut = gaussian_cut(form.ranks) if init == "sampled_gaussian" else 0.0
+        cores = [_draw(shape, cut, generator) for shape in form.core_shapes()]
+        if init == "sampled_gaussian" and len(cores) == 4:
+            # No cut reaches kurtosis 3 through two iid inner cores at low rank; inner slices that keep lengths do.
+            cores[1:3] = [_orthogonal_slices(core) for core in cores[1:3]]
+        scale = (std / root_mean_square(cores)) ** (1 / len(cores))
+        return [core * scale for core in cores]
 
 
 def root_mean_square(cores: Sequence[Tensor]) -> float:

@@ -6,10 +6,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from shardgym.embeddings.kernels import tt_cpu, tt_reference
 from shardgym.embeddings.kernels.bags import Bags
 from shardgym.embeddings.kernels.tt_reference import TableGradients, TTTable, three_cores
+from shardgym.embeddings.tensor_train.hot_rows import HotRows, OpenLookup
 from shardgym.problem.errors import InputError
 
 KERNELS = ("auto", "compiled", "torch")
@@ -19,6 +21,7 @@ class Trainable(Protocol):
     """What the operation asks of a table module."""
 
     cores: Any
+    cache: HotRows | None
 
     def weights(self) -> list[Tensor]:
         """The cores, then the hot rows where there is a cache."""
@@ -27,7 +30,7 @@ class Trainable(Protocol):
         """The table in the form that kernels take."""
 
     def takes_fused_steps(self) -> bool:
-        """Whether `step` updates the weights inside backward: there is an optimizer, and the weights are not frozen."""
+        """Whether `step` updates the weights inside backward: there is an optimizer, and not all are frozen."""
 
     def step(self, core_gradients: Sequence[Tensor], hot_slots: Tensor | None, hot_grad: Tensor | None) -> None:
         """One optimizer step, in place."""
@@ -79,12 +82,18 @@ class _Lookup(torch.autograd.Function):
         ctx.tables, ctx.bags = tables, bags
         # Saved for torch's check that nothing changed them since, beside the use.
         ctx.save_for_backward(*parameters)
+        ctx.open = OpenLookup()
+        if any(ctx.needs_input_grad):
+            for table in tables:
+                if table.cache is not None:
+                    table.cache.open(ctx.open)
         return pooled.to(parameters[0].dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         try:
-            parameters = ctx.saved_tensors
+            parameters: tuple[Tensor, ...] = ctx.saved_tensors
         except RuntimeError as error:
             raise RuntimeError(
                 "a tensor-train table changed between its look-up and that look-up's backward; with a fused optimizer "
@@ -96,19 +105,21 @@ class _Lookup(torch.autograd.Function):
         found, weight_grad = ctx.kernel.backward(views, ctx.bags, ctx.saved, grad, want_weights)
         given: list[Tensor | None] = []
         for table, gradients in zip(ctx.tables, found):
+            if table.cache is not None:
+                table.cache.close(ctx.open)
             weights = table.weights()
             cores = parameters[len(given) : len(given) + len(table.cores)]
-            core_gradients = _own_gradients(cores, gradients)
+            core_gradients = own_gradients(cores, gradients)
             if table.takes_fused_steps():
                 table.step(core_gradients, gradients.hot_slots, gradients.hot_grad)
                 given += [None] * len(weights)
                 continue
             given += core_gradients
-            given += [_hot_gradient(weight, gradients) for weight in weights[len(cores) :]]
+            given += [hot_gradient(weight, gradients) for weight in weights[len(cores) :]]
         return None, None, None, weight_grad, None, *given
 
 
-def _own_gradients(cores: Sequence[Tensor], gradients: TableGradients) -> list[Tensor]:
+def own_gradients(cores: Sequence[Tensor], gradients: TableGradients) -> list[Tensor]:
     """From the gradients of the three cores that kernels see to those of the two, three or four that are held."""
     if len(cores) == 3:
         return [grad.to(core.dtype) for core, grad in zip(cores, gradients.cores)]
@@ -120,7 +131,7 @@ def _own_gradients(cores: Sequence[Tensor], gradients: TableGradients) -> list[T
     return [grad.to(core.dtype) for core, grad in zip(cores, found)]
 
 
-def _hot_gradient(rows: Tensor, gradients: TableGradients) -> Tensor | None:
+def hot_gradient(rows: Tensor, gradients: TableGradients) -> Tensor | None:
     """The dense gradient of all slots, or None where the cache is still empty."""
     if gradients.hot_slots is None or gradients.hot_grad is None:
         return None

@@ -139,3 +139,68 @@ def test_the_tracker_stays_within_its_capacity_and_keeps_the_frequent():
         tracker.add(*torch.unique(batch, return_counts=True))
     assert sorted(tracker.most_frequent(5).tolist()) == [0, 1, 2, 3, 4]
     assert tracker.ids.numel() <= 50
+
+
+def drifting(optimizer, steps, schedule, moved):
+    """A table trained towards a fixed dense one on zipf ids whose hot set moves at step `moved`; hit rates by step."""
+    rows, dim = 4000, 8
+    generator = torch.Generator().manual_seed(0)
+    target = torch.randn(rows, dim, generator=generator)
+    table = TTEmbeddingBag(
+        rows, dim, 8, optimizer=optimizer, cache_rows=100, cache_schedule=schedule, init_std=0.1,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    share = torch.arange(1, rows + 1).double() ** -1.2
+    rates = []
+    for step in range(steps):
+        ids = torch.multinomial(share, 512, replacement=True, generator=generator)
+        ids = (ids + (2000 if step >= moved else 0)) % rows
+        rates.append(torch.isin(ids, table.cache.ids).double().mean().item())
+        out = table(ids.view(-1, 1))
+        (out - target[ids]).square().mean(1).sum().backward()
+    return table, target, rates
+
+
+def test_the_cache_follows_a_moved_hot_set_within_two_refreshes_and_reports_it():
+    schedule = CacheSchedule(warmup_steps=20, refresh_every=50, track_every=2, first_fill=1.0)
+    moved = 20 + 3 * 50 + 25  # in the middle of a period
+    table, _, rates = drifting(Adagrad(0.05), moved + 100, schedule, moved)
+    before = sum(rates[moved - 20 : moved]) / 20
+    just_after = sum(rates[moved : moved + 20]) / 20
+    after = sum(rates[-20:]) / 20
+    assert just_after < 0.3 * before
+    assert after > 0.9 * before
+    assert table.cache_stats().hit_rate == pytest.approx(after, abs=0.08)
+    assert table.cache_stats().used == table.cache.capacity == torch.unique(table.cache.ids).numel()
+
+
+def test_on_a_stationary_stream_refreshes_cost_no_quality():
+    errors = []
+    for refresh_every in (30, 10**9):
+        schedule = CacheSchedule(warmup_steps=20, refresh_every=refresh_every, track_every=2, first_fill=1.0)
+        table, target, _ = drifting(Adagrad(0.05), 400, schedule, moved=10**9)
+        share = torch.arange(1, 4001).double() ** -1.2
+        errors.append(float(((table.to_dense() - target).square().mean(1) * share).sum() / share.sum()))
+    assert errors[0] < 1.03 * errors[1]
+
+
+@pytest.mark.parametrize("optimizer", [None, SGD(0.1), Adagrad(0.1)])
+def test_an_evicted_row_keeps_most_of_what_it_learned_and_its_slot_starts_fresh(optimizer):
+    table = table_of(SHAPE, cache_rows=2, optimizer=optimizer)
+    table.cache.observe(torch.tensor([5, 6]))
+    table.cache_populate()
+    before = table.rows(torch.tensor([5, 300]))
+    with torch.no_grad():
+        table.cache.rows[table.cache.ids == 5] += 0.5
+        if table.cache.state is not None:
+            table.cache.state += 3.0
+    for _ in range(50):
+        table.cache.observe(torch.tensor([6, 300]))
+    table.cache.tracker.fade()
+    assert table.cache_refresh() == 1
+    assert sorted(table.cache.ids.tolist()) == [6, 300]
+    assert ((table.rows(torch.tensor([5]))[0] - before[0] - 0.5).norm() / (0.5 * 6**0.5)).item() < 0.1
+    if table.cache.state is not None:
+        slot = int(torch.nonzero(table.cache.ids == 300))
+        assert not table.cache.state[slot].any()
+        assert table.cache.state[1 - slot].any()

@@ -36,7 +36,8 @@ def test_sampled_gaussian_entries_have_the_variance_and_the_tails_asked_for(rank
         assert table.var().item() == pytest.approx(1 / (3 * rows), rel=0.03)
         assert abs(table.mean().item()) < 0.05 * table.std().item()
         kurtoses.append((table.pow(4).mean() / table.pow(2).mean() ** 2).item())
-    assert sum(kurtoses) / 3 == pytest.approx(3.0, abs=0.15)
+    # Where ranks are cut to what the shapes can use, an outer core has as few vectors as numbers in one: chance counts.
+    assert sum(kurtoses) / 3 == pytest.approx(3.0, abs=0.15 if min(form.ranks) == rank else 0.35)
 
 
 @pytest.mark.parametrize(("ranks", "kurtosis"), [((8,), 3.0), ((8,), 1.1), ((6, 9), 3.0), ((6, 9), 1.1)])
