@@ -165,8 +165,8 @@ def _show_grouping(grouping: "Grouping") -> None:
     console.print(features)
     console.print(groups)
     print(
-        "factor: predicted on one part of the sessions, with the interval in which 95 of 100 others lie; held out: measured "
-        "on another; bytes and step: of plain lists over those of the group"
+        "factor: predicted on one part of the sessions, with the interval in which 95 of 100 others lie; held out: "
+        "measured on another; bytes and step: of plain lists over those of the group"
     )
 
 
