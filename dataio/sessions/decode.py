@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shardgym.dataio.sessions.clustered_files import Manifest, open_part
+from shardgym.dataio.sessions.route import text_hashes
 from shardgym.dataio.sessions.schema import GroupSpec, SessionSchema
 from shardgym.dataio.sessions.stored_groups import StoredGroup, StoredLists, StoredRun, StoredWindows
 from shardgym.embeddings.jagged.ops import jagged_index_select
@@ -27,10 +28,10 @@ def columns_of(schema: SessionSchema, samples: Sequence[str]) -> list[str]:
 
     The time is read only where it is asked for or nothing else counts.
     """
-    names = [f"{group.name}.{part}" for group in schema.groups for part in _PARTS[group.form]] + list(samples)
-    if not names:
-        names = [schema.time]
-    return names + list(schema.features)
+    counting = [f"{group.name}.{part}" for group in schema.groups for part in _PARTS[group.form]]
+    counting += [name for name in samples if name != schema.session]
+    session = [schema.session] if schema.session in samples else []
+    return (counting or [schema.time]) + session + list(schema.features)
 
 
 _PARTS = {"exact": ("inverse",), "partial": ("offset", "length"), "none": ()}
@@ -65,7 +66,12 @@ def decode_row_group(
     order = session_order(table.num_rows)
     counts = _ordered(_counts(columns[columns_of(schema, samples)[0]]), order)
     groups = tuple(_GROUPS[group.form](group, columns, counts, order) for group in schema.groups)
-    sample_columns = {name: _session_lists(columns[name], order)[0] for name in samples}
+    sample_columns = {
+        name: _session_ids(columns[name], order, counts, path)
+        if name == schema.session
+        else _session_lists(columns[name], order)[0]
+        for name in samples
+    }
     return StoredRun(groups, schema.features, sample_columns, int(counts.sum()))
 
 
@@ -103,6 +109,16 @@ def _ordered(per_session: np.ndarray, order: np.ndarray | None) -> np.ndarray:
 def _session_lists(array: pa.Array, order: np.ndarray | None) -> tuple[Tensor, np.ndarray]:
     """The entries of all sessions, one session after the other, and how many each has."""
     return _laid(tensor_of(array.values), array.offsets.to_numpy(), order), _ordered(_counts(array), order)
+
+
+def _session_ids(array: pa.Array, order: np.ndarray | None, counts: np.ndarray, path: Path) -> Tensor:
+    """The session id of each sample: whole numbers as they are, text as its 64-bit hash (`route.text_hashes`)."""
+    if array.null_count:
+        raise InputError(f"{path}: has samples without a session id; leave the session column out")
+    ids = torch.from_numpy(text_hashes(array).view(np.int64)) if pa.types.is_string(array.type) else tensor_of(array)
+    if order is not None:
+        ids = ids[torch.from_numpy(order)]
+    return ids[torch.from_numpy(np.repeat(np.arange(len(counts)), counts))]
 
 
 def _laid(entries: Tensor, offsets: np.ndarray, order: np.ndarray | None) -> Tensor:

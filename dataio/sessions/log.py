@@ -168,7 +168,7 @@ def infer_schema(arrow: pa.Schema, path: Path) -> SessionSchema:
         if name not in arrow.names:
             raise InputError(f"{path}: has no column {name!r}; name the session and time columns in a schema")
     rest = [column for column in arrow if column.name not in (default.session, default.time)]
-    samples = tuple(c.name for c in rest if pa.types.is_integer(c.type) or pa.types.is_floating(c.type))
+    samples = tuple(c.name for c in rest if pa.types.is_integer(_normal(c.type)) or pa.types.is_floating(c.type))
     groups = tuple(GroupSpec(c.name, (c.name,)) for c in rest if _is_list(c.type))
     return SessionSchema(samples=samples, groups=groups)
 
@@ -223,11 +223,13 @@ def _unify(schema: SessionSchema, files: list[tuple[Path, pa.Schema]]) -> tuple[
 
 
 def _normal(kind: pa.DataType) -> pa.DataType:
-    """The type as it is read: plain strings, large lists."""
+    """The type as it is read: plain strings, large lists, truth values as 0 and 1."""
     if pa.types.is_dictionary(kind):
         return _normal(kind.value_type)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
+    if pa.types.is_boolean(kind):
+        return pa.int8()
     return pa.large_list(_normal(kind.value_type)) if _is_list(kind) else kind
 
 

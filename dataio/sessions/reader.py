@@ -38,7 +38,8 @@ class SessionDataset(IterableDataset[SessionBatch]):
         drop_last: whole batches only and as many on every rank, so that less than one batch per rank is left out;
             False gives every sample exactly once, in as many batches on every rank as far as the samples go.
         features: names to read, by default all.
-        samples: sample columns to read, the time among them if wanted; by default all but the time.
+        samples: sample columns to read, the time and the session among them if wanted; by default all but these. Text
+            session ids come as a 64-bit hash (the first bytes of BLAKE2b).
         transforms: for each feature, what its unique lists pass through.
 
     Raises:
@@ -70,7 +71,7 @@ class SessionDataset(IterableDataset[SessionBatch]):
         _check_parts(self.folder, manifest)
         self.parts = manifest.parts
         self.schema = _with_features(manifest.schema, features)
-        self.samples = _known("sample column", samples, manifest.schema.samples, (manifest.schema.time,))
+        self.samples = _known("sample column", samples, manifest.schema.samples, _also(manifest))
         self.transforms = dict(transforms or {})
         unknown = set(self.transforms) - set(self.schema.features)
         if unknown:
@@ -287,6 +288,11 @@ def _known(kind: str, asked: Sequence[str] | None, known: Sequence[str], more: S
         if name not in (*known, *more):
             raise InputError(f"{kind} {name!r} is not in the log; give some of {', '.join((*known, *more))}")
     return tuple(asked)
+
+
+def _also(manifest: Manifest) -> tuple[str, str]:
+    """Columns that are read where they are asked for."""
+    return manifest.schema.time, manifest.schema.session
 
 
 def _with_features(schema: SessionSchema, features: Sequence[str] | None) -> SessionSchema:

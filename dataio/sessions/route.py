@@ -38,11 +38,15 @@ def partition_of(sessions: pa.Array, partitions: int, rows: np.ndarray) -> np.nd
         unsigned = pa.types.is_unsigned_integer(sessions.type)
         hashed[valid] = _mix(known.to_numpy().astype(np.uint64 if unsigned else np.int64).astype(np.uint64))
     else:
-        encoded = known.dictionary_encode()
-        digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in encoded.dictionary.to_pylist())
-        table = np.frombuffer(b"".join(digests), dtype="<u8")
-        hashed[valid] = table[encoded.indices.to_numpy()]
+        hashed[valid] = text_hashes(known)
     return (hashed % np.uint64(partitions)).astype(np.int64)
+
+
+def text_hashes(texts: pa.Array) -> np.ndarray:
+    """The first 64 bits of each text's BLAKE2b (RFC 7693), little-endian: (N,) uint64; no text may be null."""
+    encoded = texts.dictionary_encode()
+    digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in encoded.dictionary.to_pylist())
+    return np.frombuffer(b"".join(digests), dtype="<u8")[encoded.indices.to_numpy()]
 
 
 def _mix(words: np.ndarray) -> np.ndarray:

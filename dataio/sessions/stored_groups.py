@@ -50,7 +50,7 @@ class StoredLists:
 
     def sizes(self) -> tuple[int, int]:
         """Values of all samples' lists, and values stored."""
-        lengths = sum(np.diff(offsets) for offsets in self.offsets)
+        lengths = np.sum([np.diff(offsets) for offsets in self.offsets], axis=0)
         stored = sum(values.numel() for values in self.values)
         return stored if self.inverse is None else int(lengths[self.inverse].sum()), stored
 

@@ -150,14 +150,12 @@ def _show_grouping(grouping: "Grouping") -> None:
     features = Table("feature", "mean length", "stays")
     for feature in grouping.features:
         features.add_row(feature.name, f"{feature.length:.1f}", f"{feature.stay:.3f}")
-    groups = Table("group", "form", "all stay", "predicted", "95% of samples", "measured", "bytes saved", "step saved")
+    groups = Table("group", "form", "factor", "held out", "bytes", "step")
     for each in grouping.groups:
         groups.add_row(
             ", ".join(each.group.features),
             each.group.form,
-            f"{each.stay:.3f}",
-            f"{each.predicted:.2f}",
-            f"{each.low:.2f} to {each.high:.2f}",
+            f"{each.predicted:.2f} ({each.low:.2f}-{each.high:.2f})",
             f"{each.measured:.2f}",
             f"{each.bytes_saved:.2f}",
             f"{each.step_saved:.2f}",
@@ -165,6 +163,10 @@ def _show_grouping(grouping: "Grouping") -> None:
     console = Console()
     console.print(features)
     console.print(groups)
+    print(
+        "factor: predicted on one part of the sessions, with the interval in which 95 of 100 others lie; held out: "
+        "measured on another; bytes and step: of plain lists over those of the group"
+    )
 
 
 def _show_notes(notes: tuple[str, ...]) -> None:

@@ -157,3 +157,10 @@ def test_a_generated_log_has_its_spec(tmp_path):
     assert len(set(batch)) > 25, "sessions are interleaved"
     with pytest.raises(InputError, match="not empty"):
         write_generated(spec, tmp_path / "log")
+
+
+def test_truth_values_are_labels_of_0_and_1(tmp_path):
+    write(tmp_path / "a.parquet", click=[True, False], flags=[[True], []])
+    log = open_log(tmp_path)
+    assert log.schema.samples == ("click",)
+    assert [(row["click"], row["flags"]) for row in rows_of(log)] == [(1, [1]), (0, [])]

@@ -1,11 +1,14 @@
 """The reader hands out every sample as it was logged, and resumes at any batch under any number of workers."""
 
+import hashlib
 import pickle
 import tempfile
 import warnings
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -202,3 +205,23 @@ def test_flipped_bytes_are_never_read_as_rows(tmp_path):
         else:
             assert read_back == expected, f"byte {at}"
     assert caught > len(whole) // 29 // 2
+
+
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_session_of_each_sample_can_be_read(tmp_path, text, shuffle):
+    sessions = [f"s{at // 3}" if text else at // 3 for at in range(30)]
+    columns = {"session_id": sessions, "timestamp": list(range(30)), "click": [0] * 30}
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    cluster(tmp_path / "log.parquet", tmp_path / "out")
+    for names in (("session_id",), ("session_id", "timestamp")):
+        dataset = SessionDataset(tmp_path / "out", 4, samples=names, shuffle=shuffle, drop_last=False)
+        batches = list(dataset)
+        ids = [each for batch in batches for each in batch.samples["session_id"].tolist()]
+        if text:
+            digest = lambda name: hashlib.blake2b(name.encode(), digest_size=8).digest()  # noqa: E731
+            known = {int.from_bytes(digest(name), "little", signed=True): name for name in set(sessions)}
+            ids = [known[each] for each in ids]
+        assert sorted(ids) == sorted(sessions)
+    times = [each for batch in batches for each in batch.samples["timestamp"].tolist()]
+    assert ids == [sessions[at] for at in times]
