@@ -1,6 +1,7 @@
 """Tensor-train tables measured: `python -m benchmarks.tensor_train [--only SECTION] [--quick]`.
 
-Sections: speed (a step, forward, memory), compression, accuracy-DATA-MODEL for two data sets and two models, cache
+Sections: speed (a step, forward, memory), one_core (steps on one core, small calls, long bags, a second thread), drift
+(the cache after the hot ids moved), compression, accuracy-DATA-MODEL for two data sets and two models, cache
 (quality with and without it). Prints tables, then one JSON object as the last line. Wants two quiet cores.
 """
 
@@ -16,7 +17,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import tensor_train_accuracy as accuracy, tensor_train_data as real, tensor_train_speed as speed
+from benchmarks import (
+    tensor_train_accuracy as accuracy,
+    tensor_train_data as real,
+    tensor_train_speed as speed,
+    tensor_train_targets as targets,
+)
 
 THREADS = 2
 RANKS = {"kuairand": (16, 8), "ml100k": (8, 4)}
@@ -26,9 +32,9 @@ console = Console(width=120)
 
 def run_speed(quick: bool) -> dict:
     """Step and forward against nn.EmbeddingBag and naive torch, and the memory of a step."""
-    bystanders = speed.Bystanders()
+    processes = speed.OtherProcesses()
     measured, cache = speed.measure_speed(steps=9 if quick else 25)
-    others = bystanders.share()
+    others = processes.share()
     table = Table("traffic", "contestant", "step, ms", "forward, ms", "step / EmbeddingBag")
     for traffic, found in measured.items():
         base = found["embedding_bag"][0]
@@ -115,8 +121,28 @@ def run_cache(quick: bool) -> dict:
     return {"convergence": {name: r.record() for name, r in zip(("without_cache", "with_cache"), results)}}
 
 
+def run_one_core(quick: bool) -> dict:
+    """Steps on one core over nn.EmbeddingBag's, small calls, long bags, and what a second thread gives."""
+    found = targets.measure(steps=5 if quick else 15)
+    table = Table("measured", "value")
+    for name, value in targets.flat(found).items():
+        table.add_row(name, f"{value:.2f}")
+    console.print(table)
+    return found
+
+
+def run_drift(quick: bool) -> dict:
+    """Hit rate of a refreshed cache after the hot ids moved, over what it was before."""
+    del quick  # a few seconds
+    recovery = targets.drift_recovery()
+    console.print(f"hit rate two refreshes after a drift, over that before: {recovery:.2f}")
+    return {"drift_recovery": _round(recovery)}
+
+
 RUN = {
     "speed": run_speed,
+    "one_core": run_one_core,
+    "drift": run_drift,
     "compression": run_compression,
     **{f"accuracy-{s}-{m}": partial(run_accuracy, s, m) for s in ("ml100k", "kuairand") for m in ("mf", "dlrm")},
     "cache": run_cache,

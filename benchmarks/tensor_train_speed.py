@@ -146,14 +146,14 @@ def measure_speed(steps: int) -> tuple[dict[str, dict], dict[str, float]]:
     slow = {"naive_torch": naive_torch()}
     races = {traffic: Race(batches, quick, slow) for traffic, batches in streams.items()}
     steep = streams["zipf_1.2_sorted"]
-    table, cached = cached_train(steep)
+    table, cached = cached_table(steep)
     races["zipf_1.2_cached"] = Race(steep, {"embedding_bag": quick["embedding_bag"], "tensor_train": cached}, {})
     measured = run_races(races)
     stats = table.cache_stats()
     return measured, {"rows": stats.capacity, "hit_rate": stats.hit_rate}
 
 
-def cached_train(batches: Batches) -> tuple[TTEmbeddingBag, Contestant]:
+def cached_table(batches: Batches) -> tuple[TTEmbeddingBag, Contestant]:
     """A table with a cache of the rows that answer 90% of the look-ups; its tracking is on, as in training."""
     ids, counts = torch.unique(torch.cat(batches), return_counts=True)
     covered = counts.sort(descending=True).values.cumsum(0) / counts.sum()
@@ -163,7 +163,7 @@ def cached_train(batches: Batches) -> tuple[TTEmbeddingBag, Contestant]:
     return table, contestant
 
 
-class Bystanders:
+class OtherProcesses:
     """The share of the machine's processor time that other processes used, as /proc/stat has it."""
 
     def __init__(self) -> None:
@@ -206,10 +206,10 @@ def _status_kb(name: str) -> int:
 
 
 def compression(sizes: tuple[int, ...], dim: int, rank: int, compressed: int = 7) -> float:
-    """Numbers of all tables dense, over those held with the largest `compressed` as tensor trains, padding included."""
+    """Numbers of all tables dense, over those held with the largest `compressed` in tensor-train form, with padding."""
     largest = sorted(sizes, reverse=True)
-    trains = sum(choose_format(rows, dim, rank).parameters() for rows in largest[:compressed])
-    return sum(sizes) * dim / (trains + sum(largest[compressed:]) * dim)
+    compressed_numbers = sum(choose_format(rows, dim, rank).parameters() for rows in largest[:compressed])
+    return sum(sizes) * dim / (compressed_numbers + sum(largest[compressed:]) * dim)
 
 
 def compressions() -> dict[str, float]:

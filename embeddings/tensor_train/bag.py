@@ -220,7 +220,7 @@ class TTEmbeddingBag(CachedTable):
 
     def weights(self) -> list[Tensor]:
         """The cores, then the hot rows where there is a cache."""
-        return [*self.cores, *([] if self.cache is None else [self.cache.rows])]
+        return [*self.core_list(), *([] if self.cache is None else [self.cache.rows])]
 
     def kernel_table(self) -> TTTable:
         """The table in the form that kernels take."""

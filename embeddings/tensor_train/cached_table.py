@@ -27,10 +27,14 @@ class CachedTable(BagTable):
     optimizer: FusedOptimizer | None
     replicas: Replicas | None
 
+    def core_list(self) -> list[nn.Parameter]:
+        """The cores, without the look-ups by name that indexing a ParameterList costs."""
+        return list(self.cores.parameters(recurse=False))
+
     @property
     def compute_dtype(self) -> torch.dtype:
         """float64 for float64 cores, else float32."""
-        return torch.float64 if self.cores[0].dtype == torch.float64 else torch.float32
+        return torch.float64 if self.core_list()[0].dtype == torch.float64 else torch.float32
 
     def run_cache(self, positions: Tensor) -> None:
         assert self.cache is not None
@@ -73,7 +77,7 @@ class CachedTable(BagTable):
         """Follow the traffic: fill free slots, then give slots of rows that went cold to rows that became hot.
 
         What the cold rows learned is written back to the cores (see `write_back`), which moves rows that share their
-        slices a little; their optimizer state is dropped. On a stationary stream nothing is exchanged.
+        slices a little; their optimizer state is dropped. On a stationary stream few are exchanged.
 
         Returns:
             The number of rows admitted.
@@ -129,7 +133,7 @@ class CachedTable(BagTable):
         return visit_key(positions, self.three_cores())
 
     def three_cores(self) -> tuple[Tensor, Tensor, Tensor]:
-        first, second, third = three_cores([core.detach().to(self.compute_dtype) for core in self.cores])
+        first, second, third = three_cores([core.detach().to(self.compute_dtype) for core in self.core_list()])
         return first.contiguous(), second.contiguous(), third.contiguous()
 
     @torch.no_grad()

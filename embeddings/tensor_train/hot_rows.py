@@ -29,9 +29,9 @@ RECENT = 0.98
 """What a tracked batch leaves of the weight of those before it in the hit rate: it speaks of the last 50 or so."""
 
 HOTTER = 1.5
-DEVIATIONS = 3.0
+DEVIATIONS = 1.0
 """A newcomer takes a slot when it is looked up this many times as often as the row that has it, and the difference is
-this many standard deviations of the counts: on a stationary stream nothing moves."""
+this many standard deviations of the counts: on a stationary stream only rows looked up now and then change places."""
 
 
 @public("shardgym.embeddings")

@@ -61,6 +61,10 @@ def lookup(tables: Sequence[Trainable], bags: Bags, kernel: str = "auto") -> Ten
         bags: table-major, T * batch bags; weights already hold the mean's shares.
         kernel: "auto", "compiled" or "torch".
     """
+    if not torch.is_grad_enabled():
+        views = [table.kernel_table() for table in tables]
+        pooled, _ = pick_kernel(kernel, views).forward(views, bags)
+        return pooled.to(tables[0].weights()[0].dtype)
     parameters, anchor = [], None
     for table in tables:
         weights = table.weights()

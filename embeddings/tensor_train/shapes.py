@@ -76,14 +76,14 @@ def step_work(form: TensorTrainFormat) -> int:
 
     The kernels multiply three cores (two are preceded by ones, the first two of four are merged): the product of the
     first two is formed twice and has two gradients, the row has one product and two gradients, and the third core's
-    slice is fetched twice, its gradient fetched and stored, which takes about as long as 16 multiply-adds per number.
+    slice is fetched twice, its gradient fetched and stored, which takes about as long as 32 multiply-adds per number.
     """
     q, r = form.dim_shape, form.ranks
     if len(q) == 2:
         q, r = (1, *q), (1, *r)
     if len(q) == 4:
         q, r = (q[0] * q[1], *q[2:]), r[1:]
-    return 4 * q[0] * r[0] * q[1] * r[1] + 3 * math.prod(q) * r[1] + 16 * r[1] * q[2]
+    return 4 * q[0] * r[0] * q[1] * r[1] + 3 * math.prod(q) * r[1] + 32 * r[1] * q[2]
 
 
 def choose_dim_shape(dim: int, cores: int) -> tuple[int, ...]:

@@ -60,7 +60,7 @@ def test_the_chosen_dim_shape_is_smaller_and_quicker_than_the_balanced_one():
     balanced = TensorTrainFormat((32, 32), chosen.row_shape, choose_dim_shape(64, 3))
     assert chosen.dim_shape == (2, 2, 16)
     assert chosen.parameters() < 0.75 * balanced.parameters()
-    assert step_work(chosen) < 0.5 * step_work(balanced)
+    assert step_work(chosen) < 0.6 * step_work(balanced)
 
 
 def test_write_back_moves_the_rows_asked_for_and_little_else():
