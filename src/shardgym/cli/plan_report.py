@@ -78,7 +78,7 @@ def _stack_memory(axes: Axes, plan: Plan, chosen: Candidate) -> None:
             axes.bar(device, gigabytes[t], 0.7, bottom, color="#7a9e7e", edgecolor="white", linewidth=0.5)
             bottom += gigabytes[t]
         axes.hlines(capacity / 1e9, device - 0.42, device + 0.42, color="#a33")
-    axes.set(title="memory: a block per table, line: capacity", xlabel="device", ylabel="GB")
+    axes.set(title="memory by table, line: capacity", xlabel="device", ylabel="GB")
     axes.set_xticks(range(plan.task.devices))
 
 
