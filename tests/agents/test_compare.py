@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from shardgym.agents.judging.compare import Trial, compare, paired_ratio, suite_tasks, summarise
 from shardgym.agents.planners.heuristics import GreedyPlanner, LargestFirstPlanner, heuristic_planners
 from shardgym.agents.planners.planner import NoPlacementFoundError
-from shardgym.cli.compare_report import rich_table, write_html, write_json
+from shardgym.cli.compare_report import rich_table, write_html, write_trials
 from shardgym.cli.planner_commands import app
 from shardgym.costmodel.pricing.roofline import RooflineCost
 from shardgym.problem.errors import InputError
@@ -73,7 +73,7 @@ def test_page_and_json_hold_every_planner_and_the_reason_of_a_failure(tmp_path):
     trials = compare(tasks, [*heuristic_planners(), NeverPlanner()], [0.1], ADDITIVE)
     summaries = summarise(trials)
     write_html(tmp_path / "c.html", trials, summaries, "about <this>")
-    write_json(tmp_path / "c.json", trials, summaries)
+    write_trials(tmp_path / "c.json", trials, summaries)
     page = (tmp_path / "c.html").read_text()
     for planner in heuristic_planners():
         assert planner.name in page

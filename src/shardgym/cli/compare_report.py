@@ -2,19 +2,18 @@
 
 import base64
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Template
 from matplotlib.figure import Figure
 from rich.table import Table
 
 from shardgym.agents.judging.compare import Summary, Trial
-from shardgym.problem.files import write_text
+from shardgym.cli.pages import write_page
+from shardgym.problem.files import write_json
 
 COLUMNS = (
     "family", "planner", "budget s", "mean", "p95", "worst", "to", "feasible", "plan s", "to the first (95%)",
@@ -23,24 +22,6 @@ COLUMNS = (
 
 EXTRAPOLATED = " *"
 """Behind a family whose costs rest on extrapolation in part."""
-
-PAGE = Template(
-    """<!doctype html><html lang="en"><meta charset="utf-8"><title>Planners compared</title>
-<style>body{font-family:sans-serif;margin:2em;max-width:80em}table{border-collapse:collapse}
-td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}td:nth-child(-n+2){text-align:left}</style>
-<h1>Planners compared</h1><p>{{ about }}</p>
-<p>Ratios are to a proven bound, or to the best plan known where no bound says enough; 1 is the best there can be.
-A task without a plan counts as not feasible. "To the first" is the mean ratio to the first planner on the tasks that
-both planned, with its paired 95% interval. * Costs of this family rest on extrapolation in part.</p>
-<table><tr>{% for c in columns %}<th>{{ c }}</th>{% endfor %}</tr>
-{% for row in rows %}<tr>{% for c in row %}<td>{{ c }}</td>{% endfor %}</tr>
-{% endfor %}</table>
-{% for plot in plots %}<p><img alt="{{ plot[0] }}" src="data:image/png;base64,{{ plot[1] }}"></p>{% endfor %}
-{% if failures %}<h2>Without a plan</h2><ul>{% for f in failures %}<li>{{ f }}</li>{% endfor %}</ul>{% endif %}
-</html>
-""",
-    autoescape=True,
-)
 
 
 def rich_table(summaries: Sequence[Summary], title: str = "planners") -> Table:
@@ -54,10 +35,10 @@ def rich_table(summaries: Sequence[Summary], title: str = "planners") -> Table:
     return table
 
 
-def write_json(path: Path, trials: Sequence[Trial], summaries: Sequence[Summary]) -> None:
+def write_trials(path: Path, trials: Sequence[Trial], summaries: Sequence[Summary]) -> None:
     """Every trial and the summary, atomically."""
     record = {"summary": [asdict(s) for s in summaries], "trials": [_trial(t) for t in trials]}
-    write_text(Path(path), json.dumps(record, indent=1) + "\n")
+    write_json(Path(path), record)
 
 
 def write_html(path: Path, trials: Sequence[Trial], summaries: Sequence[Summary], about: str) -> None:
@@ -65,7 +46,7 @@ def write_html(path: Path, trials: Sequence[Trial], summaries: Sequence[Summary]
     failures = [f"{t.family}, {t.planner} at {t.budget:g} s: {t.failure}" for t in trials if t.failure]
     plots = [(name, _plot([s for s in summaries if s.family == name])) for name in _families(summaries)]
     rows = [_row(s) for s in summaries]
-    write_text(Path(path), PAGE.render(about=about, columns=COLUMNS, rows=rows, plots=plots, failures=failures))
+    write_page(path, "compare.html.j2", about=about, columns=COLUMNS, rows=rows, plots=plots, failures=failures)
 
 
 def _families(summaries: Sequence[Summary]) -> list[str]:

@@ -5,28 +5,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from shardgym.cli.pages import write_page
 from shardgym.problem.costs import PHASES, StepCost
-from shardgym.problem.files import write_text
 from shardgym.problem.plan_files import Candidate, Plan
 from shardgym.problem.units import human_bytes
-from shardgym.version import __version__
 
 COLOURS = {"forward": "#3b6ea8", "forward_comm": "#9dc1e3", "backward_comm": "#f0c48a", "backward": "#d9822b"}
 
 
 def write_report(path: Path, plans: Sequence[Plan]) -> None:
     """Write the page, atomically."""
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("shardgym.cli"), autoescape=True, trim_blocks=True)
     communicates = any(c.predicted.phase("forward_comm").any() for plan in plans for c in plan.candidates)
-    page = environment.get_template("report.html.j2").render(
-        plans=[plan_view(plan) for plan in plans], version=__version__, communicates=communicates
-    )
-    write_text(path, page)
+    write_page(path, "report.html.j2", plans=[plan_view(plan) for plan in plans], communicates=communicates)
 
 
 def plan_figure(plan: Plan) -> Figure:

@@ -34,7 +34,7 @@ def compare(
     from shardgym.agents.judging.compare import compare as run, suite_tasks, summarise
     from shardgym.agents.learning.agent import Agent
     from shardgym.agents.learning.pretrained import pretrained_agent
-    from shardgym.cli.compare_report import rich_table, write_html, write_json
+    from shardgym.cli.compare_report import rich_table, write_html, write_trials
     from shardgym.cli.console import console, progress_bars
     from shardgym.costmodel.measuring.measured_cost import MeasuredCost
     from shardgym.costmodel.measuring.meter import Meter
@@ -58,7 +58,7 @@ def compare(
         )
     summaries = summarise(trials)
     about = f"Suite {suite}, {tasks} held-out tasks per family; costs by {cost_model}."
-    write_json(out / "compare.json", trials, summaries)
+    write_trials(out / "compare.json", trials, summaries)
     write_html(out / "compare.html", trials, summaries, about)
     console.print(rich_table(summaries, f"planners on {suite}"))
     console.print(f"wrote {out}/compare.html and {out}/compare.json", soft_wrap=True)
