@@ -109,8 +109,8 @@ class LearnedCost(SummedCostModel):
         if self.hardware.same_machine(here):
             return []
         return [
-            f"costs were measured on {self.hardware} and this is {here}: on another processor the median step was off "
-            "by 45%, some by several times; measure and fit here (`shardgym measure`, `shardgym fit`) for your own"
+            f"costs were measured on {self.hardware} and this is {here}: steps on another processor are off by tens of "
+            "percent, some by several times; measure and fit here (`shardgym measure`, `shardgym fit`) for your own"
         ]
 
     def _flag(self, task: Task) -> None:
